@@ -23,6 +23,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         // The plugin's build has no server; the attribute follows the feature of the crate that includes the code.
         .server_mod_attribute(".", "#[cfg(feature = \"daemon\")]")
         .bytes(".")
-        .compile_with_config(prost, PROTOS, &["proto", protoc_bin_vendored::include_path()?.to_str().ok_or("include path")?])?;
+        .compile_with_config(
+            prost,
+            PROTOS,
+            &[
+                "proto",
+                protoc_bin_vendored::include_path()?
+                    .to_str()
+                    .ok_or("include path")?,
+            ],
+        )?;
     Ok(())
 }

@@ -1,1 +1,5 @@
-//! cns
+//! `cns`: the node service that gives containers their network.
+
+#[cfg(feature = "daemon")]
+pub mod ledger;
+pub mod model;
