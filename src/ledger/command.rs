@@ -388,10 +388,7 @@ pub enum Rejection {
         ncs: Vec<NcShortage>,
     },
     /// There are NCs, but none lists an address.
-    #[error(
-        "not enough IPs available: none of the network containers {} has secondary addresses",
-        list(ncs)
-    )]
+    #[error("not enough IPs available: none of the network containers {} has secondary addresses", list(ncs))]
     NoAddresses {
         /// The NCs.
         ncs: Vec<NcId>,
@@ -413,10 +410,7 @@ pub enum Rejection {
         state: IpStateKind,
     },
     /// The node does not have them.
-    #[error(
-        "not enough desired IPs found in pool: {} not known on this node",
-        list(addresses)
-    )]
+    #[error("not enough desired IPs found in pool: {} not known on this node", list(addresses))]
     DesiredUnknown {
         /// The addresses.
         addresses: Vec<IpAddr>,
@@ -571,12 +565,7 @@ pub enum Rejection {
 }
 
 fn list<T: std::fmt::Display>(items: &[T]) -> String {
-    let mut text = items
-        .iter()
-        .take(8)
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join(", ");
+    let mut text = items.iter().take(8).map(ToString::to_string).collect::<Vec<_>>().join(", ");
     if items.len() > 8 {
         let _ = write!(text, " and {} more", items.len() - 8);
     }

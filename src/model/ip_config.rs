@@ -51,12 +51,8 @@ pub enum IpStateKind {
 
 impl IpStateKind {
     /// All four.
-    pub const ALL: [Self; 4] = [
-        Self::Available,
-        Self::Assigned,
-        Self::PendingProgramming,
-        Self::PendingRelease,
-    ];
+    pub const ALL: [Self; 4] =
+        [Self::Available, Self::Assigned, Self::PendingProgramming, Self::PendingRelease];
 
     /// The legacy contract's text.
     pub const fn as_str(self) -> &'static str {
