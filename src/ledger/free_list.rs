@@ -1,12 +1,16 @@
 //! Free lists: first in, first out, with removal from the middle, all O(1), and undone exactly.
 //!
-//! The links live beside the slots, so a list costs nothing per entry but two indices. Unlinking leaves a slot's own
-//! links in place; as long as operations are undone in reverse order, they say where it stood.
+//! The links live beside the slots, so a list costs nothing per entry but two indices. Unlinking returns where the slot
+//! stood; as long as operations are undone in reverse order, relinking there restores the list exactly.
 
 /// Index of an address record in the ledger's arena.
 pub(super) type Slot = u32;
 
 const NONE: Slot = Slot::MAX;
+
+/// Where a slot stood: its neighbours.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place(Slot, Slot);
 
 /// The neighbours of every slot; a slot is in at most one list at a time.
 #[derive(Clone, Debug, Default)]
@@ -54,7 +58,7 @@ impl Links {
     }
 
     /// Takes out, from wherever it stands.
-    pub(super) fn unlink(&mut self, list: &mut FreeList, slot: Slot) {
+    pub(super) fn unlink(&mut self, list: &mut FreeList, slot: Slot) -> Place {
         let (prev, next) = *self.at(slot);
         if prev == NONE {
             list.head = next;
@@ -67,10 +71,12 @@ impl Links {
             self.at(next).0 = prev;
         }
         list.len -= 1;
+        Place(prev, next)
     }
 
     /// Undoes the last [`Self::unlink`] that has not been undone.
-    pub(super) fn relink(&mut self, list: &mut FreeList, slot: Slot) {
+    pub(super) fn relink(&mut self, list: &mut FreeList, slot: Slot, place: Place) {
+        *self.at(slot) = (place.0, place.1);
         self.join(list, slot);
     }
 
@@ -129,12 +135,20 @@ mod tests {
         for slot in 0..6 {
             links.push_back(&mut list, slot);
         }
-        let order = [2, 3, 0, 5, 1, 4];
-        for slot in order {
-            links.unlink(&mut list, slot);
+        // A slot that left and came back stands elsewhere since: its place has to be remembered, not read back.
+        let order = [2, 3, 0, 5, 2, 1, 4];
+        let mut places = Vec::new();
+        for (i, slot) in order.into_iter().enumerate() {
+            if i == 4 {
+                links.push_back(&mut list, slot);
+            }
+            places.push((slot, links.unlink(&mut list, slot)));
         }
-        for slot in order.into_iter().rev() {
-            links.relink(&mut list, slot);
+        for (i, (slot, place)) in places.into_iter().enumerate().rev() {
+            links.relink(&mut list, slot, place);
+            if i == 4 {
+                links.unlink(&mut list, slot);
+            }
         }
         assert_eq!(listed(&links, &list), [0, 1, 2, 3, 4, 5]);
         assert_eq!(list.len(), 6);

@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     Change, JournalClass, JournalKey, JournalPosition, LedgerConfig, Loaded, Rejection,
-    free_list::{FreeList, Links, Slot},
+    free_list::{FreeList, Links, Place, Slot},
 };
 use crate::model::{
     Actor, BootTime, ChangeNote, ContainerId, Endpoint, Family, IpConfigId, IpRecord, IpState, IpStateKind,
@@ -96,7 +96,7 @@ pub(super) struct State {
 enum Undo {
     Slot { slot: Slot, before: Option<Arc<IpRecord>> },
     Linked(Slot),
-    Unlinked(Slot),
+    Unlinked(Slot, Place),
     Pod { key: PodKey, before: Option<Vec<Slot>> },
     Nc { id: NcId, before: Option<Arc<NcRecord>> },
     Endpoint { container: ContainerId, before: Option<Arc<Endpoint>> },
@@ -310,27 +310,23 @@ impl State {
         }
     }
 
-    fn with_list(&mut self, slot: Slot, act: impl FnOnce(&mut Links, &mut FreeList, Slot)) {
-        let Some(record) = self.slots[slot as usize].as_ref() else {
-            return;
-        };
-        let Some(entry) = self.ncs.get_mut(&record.nc) else {
-            return;
-        };
+    fn with_list<T>(&mut self, slot: Slot, act: impl FnOnce(&mut Links, &mut FreeList) -> T) -> Option<T> {
+        let record = self.slots[slot as usize].as_ref()?;
+        let entry = self.ncs.get_mut(&record.nc)?;
         let list = entry.free[Family::of(record.address).index()].list_of(record);
-        act(&mut self.links, list, slot);
+        Some(act(&mut self.links, list))
     }
 
     fn raw_link(&mut self, slot: Slot) {
-        self.with_list(slot, Links::push_back);
+        self.with_list(slot, |links, list| links.push_back(list, slot));
     }
 
-    fn raw_unlink(&mut self, slot: Slot) {
-        self.with_list(slot, Links::unlink);
+    fn raw_unlink(&mut self, slot: Slot) -> Option<Place> {
+        self.with_list(slot, |links, list| links.unlink(list, slot))
     }
 
-    fn raw_relink(&mut self, slot: Slot) {
-        self.with_list(slot, Links::relink);
+    fn raw_relink(&mut self, slot: Slot, place: Place) {
+        self.with_list(slot, |links, list| links.relink(list, slot, place));
     }
 
     fn raw_set_nc(&mut self, id: &NcId, after: Option<Arc<NcRecord>>) {
@@ -362,8 +358,8 @@ impl State {
                     }
                     self.raw_set_slot(slot, Some(record));
                 }
-                Undo::Linked(slot) => self.raw_unlink(slot),
-                Undo::Unlinked(slot) => self.raw_relink(slot),
+                Undo::Linked(slot) => drop(self.raw_unlink(slot)),
+                Undo::Unlinked(slot, place) => self.raw_relink(slot, place),
                 Undo::Pod { key, before } => restore(&mut self.pods, key, before),
                 Undo::Nc { id, before } => self.raw_set_nc(&id, before),
                 Undo::Endpoint { container, before } => restore(&mut self.endpoints, container, before),
@@ -502,9 +498,10 @@ impl<'a> Tx<'a> {
 
     /// Takes a slot out of its free list and pod, and puts it into its new pod, where these change.
     fn leave(&mut self, slot: Slot, before: Option<&IpRecord>, after: Option<&IpRecord>) {
-        if before.is_some_and(|record| record.state == IpState::Available) {
-            self.state.raw_unlink(slot);
-            self.batch.undo.push(Undo::Unlinked(slot));
+        if before.is_some_and(|record| record.state == IpState::Available)
+            && let Some(place) = self.state.raw_unlink(slot)
+        {
+            self.batch.undo.push(Undo::Unlinked(slot, place));
         }
         let key =
             |record: Option<&IpRecord>| record.and_then(|r| r.state.assignment()).map(|a| a.key.clone());

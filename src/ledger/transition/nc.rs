@@ -131,7 +131,10 @@ fn update_pool(
             tx.put_ip(IpRecord { on_release: OnRelease::Remove, ..(*record).clone() });
         }
     }
-    for (config_id, config) in listed {
+    // In the order of addresses, not of the ids' texts: that is the order in which they will be given.
+    let mut in_order: Vec<_> = listed.iter().collect();
+    in_order.sort_unstable_by_key(|(_, config)| config.address);
+    for (config_id, config) in in_order {
         list_address(tx, id, config_id, config, host_version)?;
     }
     Ok(withdrawn)
