@@ -3,4 +3,7 @@
 #[cfg(feature = "daemon")]
 pub mod ledger;
 pub mod model;
+pub mod nic;
 pub mod proto;
+#[cfg(feature = "daemon")]
+pub mod service;
