@@ -3,3 +3,4 @@
 #[cfg(feature = "daemon")]
 pub mod ledger;
 pub mod model;
+pub mod paths;
