@@ -1,10 +1,6 @@
 //! How a command ends badly: an exit code that scripts can use, and one line that says what failed and what to do.
 
-use std::{
-    fmt, io,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{fmt, io, path::Path, process::ExitCode};
 
 use cns_client::Error;
 
@@ -172,15 +168,6 @@ fn io_kind(error: &(dyn std::error::Error + 'static)) -> Option<io::ErrorKind> {
     std::iter::successors(Some(error), |error| error.source())
         .find_map(|error| error.downcast_ref::<io::Error>())
         .map(io::Error::kind)
-}
-
-/// What an input file's error needs to name it.
-pub(crate) fn shown(path: &Path) -> PathBuf {
-    if path.as_os_str() == "-" {
-        "standard input".into()
-    } else {
-        path.to_owned()
-    }
 }
 
 #[cfg(test)]
