@@ -26,12 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .compile_with_config(
             prost,
             PROTOS,
-            &[
-                "proto",
-                protoc_bin_vendored::include_path()?
-                    .to_str()
-                    .ok_or("include path")?,
-            ],
+            &["proto", protoc_bin_vendored::include_path()?.to_str().ok_or("include path")?],
         )?;
     Ok(())
 }

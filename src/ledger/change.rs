@@ -93,6 +93,12 @@ pub trait Persist: Send + 'static {
     /// Makes all changes durable in one transaction, or none of them. Blocks until the disk has them; called on the
     /// ledger's own thread. After an error the next call may succeed: the implementation recovers by itself.
     fn commit(&mut self, changes: &[Change]) -> Result<(), PersistError>;
+
+    /// Writes and flushes something harmless: whether the disk takes writes again after a failed commit.
+    fn probe(&mut self) -> Result<(), PersistError>;
+
+    /// Reads everything back, as a start would. For `doctor`, which compares it with what is in memory.
+    fn reload(&mut self) -> Result<Loaded, PersistError>;
 }
 
 /// The disk did not take a batch; nothing of it is durable.

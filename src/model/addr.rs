@@ -56,9 +56,7 @@ pub struct NotAnAddress {
 pub fn parse_ip(text: &str) -> Result<IpAddr, NotAnAddress> {
     text.parse::<IpAddr>()
         .map(|address| address.to_canonical())
-        .map_err(|_| NotAnAddress {
-            given: text.to_owned(),
-        })
+        .map_err(|_| NotAnAddress { given: text.to_owned() })
 }
 
 /// A 48-bit hardware address. Displays as `aa:bb:cc:00:11:22`; parses that, `-` as separator, and any case.
@@ -88,16 +86,13 @@ impl FromStr for MacAddr {
     type Err = InvalidMacAddr;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let invalid = || InvalidMacAddr {
-            given: text.to_owned(),
-        };
+        let invalid = || InvalidMacAddr { given: text.to_owned() };
         let separator = if text.contains('-') { '-' } else { ':' };
         let mut octets = [0; 6];
         let mut parts = text.split(separator);
         for octet in &mut octets {
-            let part = parts
-                .next()
-                .filter(|part| part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit()));
+            let part =
+                parts.next().filter(|part| part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit()));
             *octet = u8::from_str_radix(part.ok_or_else(invalid)?, 16).map_err(|_| invalid())?;
         }
         if parts.next().is_some() {
@@ -125,9 +120,7 @@ impl Serialize for MacAddr {
 
 impl<'de> Deserialize<'de> for MacAddr {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(de::Error::custom)
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
 }
 
@@ -146,14 +139,9 @@ mod tests {
 
     #[test]
     fn mac_refuses_what_is_none() {
-        for text in [
-            "",
-            "aa:bb:cc:00:11",
-            "aa:bb:cc:00:11:22:33",
-            "a:b:c:0:1:2",
-            "aa:bb:cc:00:11:+2",
-            "aabbcc001122",
-        ] {
+        for text in
+            ["", "aa:bb:cc:00:11", "aa:bb:cc:00:11:22:33", "a:b:c:0:1:2", "aa:bb:cc:00:11:+2", "aabbcc001122"]
+        {
             assert!(text.parse::<MacAddr>().is_err(), "{text}");
         }
     }

@@ -66,13 +66,11 @@ impl FromStr for NcId {
         }
         let hyphen = |index| matches!(index, 8 | 13 | 18 | 23);
         let well_formed = bare.len() == 36
-            && bare.bytes().enumerate().all(|(i, b)| {
-                if hyphen(i) {
-                    b == b'-'
-                } else {
-                    b.is_ascii_hexdigit()
-                }
-            });
+            && bare.bytes().enumerate().all(
+                |(i, b)| {
+                    if hyphen(i) { b == b'-' } else { b.is_ascii_hexdigit() }
+                },
+            );
         if well_formed {
             Ok(Self(text.into()))
         } else {
@@ -109,12 +107,7 @@ impl PartialOrd for NcId {
 
 impl Ord for NcId {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        let bytes = |id: &'_ Self| {
-            id.bare()
-                .bytes()
-                .map(|b| b.to_ascii_lowercase())
-                .collect::<Vec<_>>()
-        };
+        let bytes = |id: &'_ Self| id.bare().bytes().map(|b| b.to_ascii_lowercase()).collect::<Vec<_>>();
         bytes(self).cmp(&bytes(other))
     }
 }
@@ -245,14 +238,7 @@ mod tests {
 
     #[test]
     fn t9_nc_id_refuses_what_is_no_uuid() {
-        for text in [
-            "",
-            "abc",
-            "Swift_",
-            &format!("Swift_Swift_{NC1}"),
-            &NC1[1..],
-            &format!("{NC1}0"),
-        ] {
+        for text in ["", "abc", "Swift_", &format!("Swift_Swift_{NC1}"), &NC1[1..], &format!("{NC1}0")] {
             assert!(text.parse::<NcId>().is_err(), "{text}");
         }
         assert!(NODE_SUBNET_NC_ID.parse::<NcId>().is_ok());

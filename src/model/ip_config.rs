@@ -28,8 +28,8 @@ pub struct Assignment {
 pub enum IpState {
     /// Free to be given to a pod.
     Available,
-    /// Given to a pod.
-    Assigned(Assignment),
+    /// Given to a pod. Boxed: most addresses of a large pool are free, and should not carry the room of an owner.
+    Assigned(Box<Assignment>),
     /// Known, but the host does not route it yet: its NC version is above the host's.
     PendingProgramming,
     /// To be given back to the control plane; never handed out, and growing the pool does not revive it.
@@ -51,12 +51,8 @@ pub enum IpStateKind {
 
 impl IpStateKind {
     /// All four.
-    pub const ALL: [Self; 4] = [
-        Self::Available,
-        Self::Assigned,
-        Self::PendingProgramming,
-        Self::PendingRelease,
-    ];
+    pub const ALL: [Self; 4] =
+        [Self::Available, Self::Assigned, Self::PendingProgramming, Self::PendingRelease];
 
     /// The legacy contract's text.
     pub const fn as_str(self) -> &'static str {
@@ -92,7 +88,7 @@ impl IpState {
     }
 
     /// The owner while assigned.
-    pub const fn assignment(&self) -> Option<&Assignment> {
+    pub fn assignment(&self) -> Option<&Assignment> {
         match self {
             Self::Assigned(assignment) => Some(assignment),
             _ => None,

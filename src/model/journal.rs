@@ -22,10 +22,7 @@ pub struct Actor {
 impl Actor {
     /// The daemon's own part of that name.
     pub fn internal(part: &str) -> Self {
-        Self {
-            origin: part.to_owned(),
-            ..Self::default()
-        }
+        Self { origin: part.to_owned(), ..Self::default() }
     }
 }
 

@@ -27,13 +27,8 @@ pub enum NicType {
 pub struct UnknownNicType(String);
 
 impl NicType {
-    const ALL: [Self; 5] = [
-        Self::Infra,
-        Self::DelegatedVm,
-        Self::Backend,
-        Self::AccelnetFrontend,
-        Self::Apipa,
-    ];
+    const ALL: [Self; 5] =
+        [Self::Infra, Self::DelegatedVm, Self::Backend, Self::AccelnetFrontend, Self::Apipa];
 
     /// The legacy contract's text.
     pub const fn as_str(self) -> &'static str {
@@ -57,9 +52,6 @@ impl FromStr for NicType {
     type Err = UnknownNicType;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|nic| nic.as_str() == text)
-            .ok_or_else(|| UnknownNicType(text.to_owned()))
+        Self::ALL.into_iter().find(|nic| nic.as_str() == text).ok_or_else(|| UnknownNicType(text.to_owned()))
     }
 }

@@ -35,10 +35,7 @@ impl PodIdentity {
             let given = given.chars().take(64).flat_map(char::escape_default).collect();
             return Err(InvalidPodIdentity { part, given, why });
         }
-        Ok(Self {
-            namespace: namespace.into(),
-            name: name.into(),
-        })
+        Ok(Self { namespace: namespace.into(), name: name.into() })
     }
 
     /// The namespace; may be empty.

@@ -56,10 +56,7 @@ impl BootTime {
     /// This moment plus `duration`, saturating.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
-        Self(
-            self.0
-                .saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
-        )
+        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
     }
 
     /// Reads the clock.
