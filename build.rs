@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         // The plugin's build has no server; the attribute follows the feature of the crate that includes the code.
         .server_mod_attribute(".", "#[cfg(feature = \"daemon\")]")
         .bytes(".")
+        .btree_map(".")
         .compile_with_config(
             prost,
             PROTOS,

@@ -4,3 +4,4 @@
 pub mod ledger;
 pub mod model;
 pub mod paths;
+pub mod proto;
