@@ -39,19 +39,11 @@ impl DefaultPaths {
     /// The defaults of user `uid`, whose session has `runtime_dir`.
     pub fn of_user(uid: Uid, runtime_dir: Option<&Path>) -> Self {
         if uid.is_root() {
-            return Self {
-                state_dir: SYSTEM_STATE_DIR.into(),
-                socket: SYSTEM_SOCKET.into(),
-            };
+            return Self { state_dir: SYSTEM_STATE_DIR.into(), socket: SYSTEM_SOCKET.into() };
         }
-        let state_dir = runtime_dir.map_or_else(
-            || PathBuf::from(format!("/tmp/cns-{uid}")),
-            |session| session.join("cns"),
-        );
-        Self {
-            socket: state_dir.join("cns.sock"),
-            state_dir,
-        }
+        let state_dir = runtime_dir
+            .map_or_else(|| PathBuf::from(format!("/tmp/cns-{uid}")), |session| session.join("cns"));
+        Self { socket: state_dir.join("cns.sock"), state_dir }
     }
 }
 
@@ -82,10 +74,7 @@ fn check_private_dir(dir: &Path, uid: Uid) -> io::Result<()> {
     let found = fs::symlink_metadata(dir)?;
     let denied = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     if !found.is_dir() {
-        return denied(format!(
-            "{} is not a directory; remove it, or name another directory",
-            dir.display()
-        ));
+        return denied(format!("{} is not a directory; remove it, or name another directory", dir.display()));
     }
     if found.uid() != uid.as_raw() {
         return denied(format!(
@@ -163,10 +152,7 @@ mod tests {
 
         let link = home.path().join("link");
         symlink(home.path(), &link).unwrap();
-        assert_eq!(
-            ensure_private_dir(&link).unwrap_err().kind(),
-            io::ErrorKind::PermissionDenied
-        );
+        assert_eq!(ensure_private_dir(&link).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
 
         let other = Uid::from_raw(geteuid().as_raw() + 1);
         let error = check_private_dir(home.path(), other).unwrap_err();

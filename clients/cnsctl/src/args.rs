@@ -19,14 +19,7 @@ pub(crate) struct Cli {
     socket: Option<OsString>,
 
     /// The form of the output
-    #[arg(
-        short,
-        long,
-        global = true,
-        value_enum,
-        default_value_t,
-        value_name = "FORMAT"
-    )]
+    #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
     pub(crate) output: Format,
 
     /// The longest to wait for the daemon, retries included (seconds)
@@ -260,11 +253,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// CNI spec 1.1, network configuration: `name` begins with an alphanumeric character, then alphanumerics, `_`, `.`, `-`.
 fn network_name(text: &str) -> Result<String, String> {
     let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());
-    if begins
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
-    {
+    if begins && text.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c)) {
         Ok(text.to_owned())
     } else {
         Err("a network's name begins with a letter or digit; then letters, digits, `_`, `.` and `-` are allowed".to_owned())
@@ -288,12 +277,7 @@ mod tests {
 
     #[test]
     fn help_lists_the_exit_codes() {
-        assert!(
-            Cli::command()
-                .render_help()
-                .to_string()
-                .contains("3  the daemon cannot be reached")
-        );
+        assert!(Cli::command().render_help().to_string().contains("3  the daemon cannot be reached"));
     }
 
     #[test]

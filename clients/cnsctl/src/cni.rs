@@ -66,11 +66,9 @@ struct Netconf<'a> {
 
 pub(crate) fn run(command: CniCommand, socket: &Path, out: &mut Out) -> Result<(), Failure> {
     let report = match command {
-        CniCommand::Install {
-            place,
-            plugin,
-            network_name,
-        } => install(&place, plugin.as_deref(), &network_name, socket)?,
+        CniCommand::Install { place, plugin, network_name } => {
+            install(&place, plugin.as_deref(), &network_name, socket)?
+        }
         CniCommand::Uninstall { place } => uninstall(&place)?,
     };
     out.print(&report, |report| {
@@ -78,15 +76,9 @@ pub(crate) fn run(command: CniCommand, socket: &Path, out: &mut Out) -> Result<(
             .files
             .iter()
             .map(|file| {
-                let tone = if matches!(file.result, "unchanged" | "absent") {
-                    Tone::Faint
-                } else {
-                    Tone::Good
-                };
-                vec![
-                    Cell::toned(file.result, tone),
-                    file.path.display().to_string().into(),
-                ]
+                let tone =
+                    if matches!(file.result, "unchanged" | "absent") { Tone::Faint } else { Tone::Good };
+                vec![Cell::toned(file.result, tone), file.path.display().to_string().into()]
             })
             .collect();
         Page::new().table(&["RESULT", "FILE"], rows)
@@ -115,12 +107,7 @@ fn install(place: &CniPlace, plugin: Option<&Path>, network: &str, socket: &Path
         };
         Ok::<_, Failure>(FileReport { path, result })
     };
-    Ok(Report {
-        files: vec![
-            put(plugin, &binary, 0o755)?,
-            put(configuration, &conflist, 0o644)?,
-        ],
-    })
+    Ok(Report { files: vec![put(plugin, &binary, 0o755)?, put(configuration, &conflist, 0o644)?] })
 }
 
 fn uninstall(place: &CniPlace) -> Result<Report, Failure> {
@@ -131,23 +118,15 @@ fn uninstall(place: &CniPlace) -> Result<Report, Failure> {
     }
     let remove = |path: PathBuf| {
         let removed = remove_durably(&path).map_err(|error| Failure::file("remove", &path, &error))?;
-        Ok::<_, Failure>(FileReport {
-            path,
-            result: if removed { "removed" } else { "absent" },
-        })
+        Ok::<_, Failure>(FileReport { path, result: if removed { "removed" } else { "absent" } })
     };
-    Ok(Report {
-        files: vec![remove(configuration)?, remove(plugin)?],
-    })
+    Ok(Report { files: vec![remove(configuration)?, remove(plugin)?] })
 }
 
 fn conflist(network: &str, socket: &Path) -> Result<Vec<u8>, Failure> {
     let socket = socket.to_str().ok_or_else(|| {
-        Failure::new(
-            Exit::Usage,
-            format!("the socket's path {} is not UTF-8", socket.display()),
-        )
-        .remedy("a network configuration is JSON and cannot name it: use another path")
+        Failure::new(Exit::Usage, format!("the socket's path {} is not UTF-8", socket.display()))
+            .remedy("a network configuration is JSON and cannot name it: use another path")
     })?;
     let list = Conflist {
         // Runtimes older than CNI 1.1 know nothing of `cniVersions` and fail on a version above their own; newer ones
@@ -155,16 +134,10 @@ fn conflist(network: &str, socket: &Path) -> Result<Vec<u8>, Failure> {
         cni_version: "1.0.0",
         cni_versions: &["0.4.0", "1.0.0", "1.1.0"],
         name: network,
-        plugins: [Netconf {
-            plugin: PLUGIN,
-            socket,
-        }],
+        plugins: [Netconf { plugin: PLUGIN, socket }],
     };
     let mut text = serde_json::to_vec_pretty(&list).map_err(|error| {
-        Failure::new(
-            Exit::Failed,
-            format!("cannot write the network configuration: {error}"),
-        )
+        Failure::new(Exit::Failed, format!("cannot write the network configuration: {error}"))
     })?;
     text.push(b'\n');
     Ok(text)
@@ -173,10 +146,7 @@ fn conflist(network: &str, socket: &Path) -> Result<Vec<u8>, Failure> {
 /// A runtime runs the plugin from a directory of its own: a relative path would name another file there.
 fn absolute(socket: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(socket).map_err(|error| {
-        Failure::new(
-            Exit::Usage,
-            format!("cannot use socket {}: {error}", socket.display()),
-        )
+        Failure::new(Exit::Usage, format!("cannot use socket {}: {error}", socket.display()))
     })
 }
 
@@ -194,10 +164,7 @@ fn read_plugin(path: &Path) -> Result<Vec<u8>, Failure> {
     let remedy = "build it with `cargo build --release -p cns-cni`, or name it with --plugin";
     let found = fs::metadata(path)
         .map_err(|error| {
-            Failure::new(
-                Exit::Failed,
-                format!("cannot find the plugin {}: {error}", path.display()),
-            )
+            Failure::new(Exit::Failed, format!("cannot find the plugin {}: {error}", path.display()))
         })
         .map_err(|failure| failure.remedy(remedy))?;
     let why = if !found.is_file() {
@@ -225,10 +192,8 @@ fn refuse_foreign(path: &Path, ours: fn(&[u8]) -> bool, doing: &str) -> Result<(
     if ours(&content) {
         return Ok(());
     }
-    Err(
-        Failure::new(Exit::Failed, format!("{} exists and is not ours", path.display()))
-            .remedy(format!("move it away, or {doing} it with --force")),
-    )
+    Err(Failure::new(Exit::Failed, format!("{} exists and is not ours", path.display()))
+        .remedy(format!("move it away, or {doing} it with --force")))
 }
 
 fn is_our_plugin(content: &[u8]) -> bool {
@@ -242,9 +207,7 @@ fn is_our_conflist(content: &[u8]) -> bool {
     };
     let plugins = list.get("plugins").and_then(serde_json::Value::as_array);
     plugins.is_some_and(|plugins| {
-        plugins
-            .iter()
-            .any(|plugin| plugin.get("type").and_then(serde_json::Value::as_str) == Some(PLUGIN))
+        plugins.iter().any(|plugin| plugin.get("type").and_then(serde_json::Value::as_str) == Some(PLUGIN))
     })
 }
 
@@ -269,20 +232,11 @@ mod tests {
                 conf_dir: root.path().join("etc/cni/net.d"),
                 force: false,
             };
-            Self {
-                _root: root,
-                place,
-                plugin,
-            }
+            Self { _root: root, place, plugin }
         }
 
         fn install(&self) -> Result<Report, Failure> {
-            install(
-                &self.place,
-                Some(&self.plugin),
-                "pods",
-                Path::new("/run/azure-cns/cns.sock"),
-            )
+            install(&self.place, Some(&self.plugin), "pods", Path::new("/run/azure-cns/cns.sock"))
         }
 
         fn conflist(&self) -> PathBuf {
@@ -291,12 +245,7 @@ mod tests {
     }
 
     fn results(report: Result<Report, Failure>) -> Vec<&'static str> {
-        report
-            .unwrap()
-            .files
-            .into_iter()
-            .map(|file| file.result)
-            .collect()
+        report.unwrap().files.into_iter().map(|file| file.result).collect()
     }
 
     #[test]
@@ -315,10 +264,7 @@ mod tests {
         assert_eq!(results(node.install()), ["replaced", "unchanged"]);
         let installed = node.place.bin_dir.join(PLUGIN);
         assert_eq!(fs::read(&installed).unwrap(), newer);
-        assert_eq!(
-            fs::metadata(&installed).unwrap().permissions().mode() & 0o777,
-            0o755
-        );
+        assert_eq!(fs::metadata(&installed).unwrap().permissions().mode() & 0o777, 0o755);
 
         assert_eq!(results(uninstall(&node.place)), ["removed", "removed"]);
         assert_eq!(results(uninstall(&node.place)), ["absent", "absent"]);
@@ -332,19 +278,11 @@ mod tests {
         fs::write(node.conflist(), theirs).unwrap();
         for refused in [node.install(), uninstall(&node.place)] {
             let failure = refused.unwrap_err();
-            assert!(
-                failure
-                    .to_string()
-                    .contains("10-cns.conflist exists and is not ours"),
-                "{failure}"
-            );
+            assert!(failure.to_string().contains("10-cns.conflist exists and is not ours"), "{failure}");
             assert!(failure.to_string().contains("--force"), "{failure}");
         }
         assert_eq!(fs::read(node.conflist()).unwrap(), theirs);
-        assert!(
-            !node.place.bin_dir.join(PLUGIN).exists(),
-            "nothing of the installation was done"
-        );
+        assert!(!node.place.bin_dir.join(PLUGIN).exists(), "nothing of the installation was done");
         node.place.force = true;
         assert_eq!(results(node.install()), ["created", "replaced"]);
     }
@@ -354,12 +292,7 @@ mod tests {
         let node = Node::new();
         fs::create_dir_all(&node.place.bin_dir).unwrap();
         fs::write(node.place.bin_dir.join(PLUGIN), "#!/bin/sh\n").unwrap();
-        assert!(
-            node.install()
-                .unwrap_err()
-                .to_string()
-                .contains("cns-cni exists and is not ours")
-        );
+        assert!(node.install().unwrap_err().to_string().contains("cns-cni exists and is not ours"));
     }
 
     #[test]

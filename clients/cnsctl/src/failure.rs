@@ -49,31 +49,20 @@ pub(crate) enum Failure {
 
 impl Failure {
     pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
-        Self::Told {
-            exit,
-            what: what.into(),
-            remedy: None,
-        }
+        Self::Told { exit, what: what.into(), remedy: None }
     }
 
     /// Adds what to do about it.
     pub(crate) fn remedy(self, remedy: impl Into<String>) -> Self {
         match self {
-            Self::Told { exit, what, .. } => Self::Told {
-                exit,
-                what,
-                remedy: Some(remedy.into()),
-            },
+            Self::Told { exit, what, .. } => Self::Told { exit, what, remedy: Some(remedy.into()) },
             other => other,
         }
     }
 
     /// A file operation failed.
     pub(crate) fn file(doing: &str, path: &Path, error: &io::Error) -> Self {
-        let failure = Self::new(
-            Exit::Failed,
-            format!("cannot {doing} {}: {error}", path.display()),
-        );
+        let failure = Self::new(Exit::Failed, format!("cannot {doing} {}: {error}", path.display()));
         match error.kind() {
             io::ErrorKind::PermissionDenied => {
                 failure.remedy("run as root, or name a place you may write to")
@@ -155,10 +144,7 @@ fn unreachable_remedy(socket: &Path, kind: Option<io::ErrorKind>) -> String {
             "run as root, or as a member of the group that the daemon lets in".to_owned()
         }
         Some(io::ErrorKind::ConnectionRefused) => {
-            format!(
-                "a daemon that ended left {} behind: start `cns` again",
-                socket.display()
-            )
+            format!("a daemon that ended left {} behind: start `cns` again", socket.display())
         }
         _ => "start `cns`, or name the socket of a running one with --socket or CNS_SOCKET".to_owned(),
     }
@@ -175,11 +161,7 @@ mod tests {
     use super::*;
 
     fn unreachable(kind: io::ErrorKind) -> Failure {
-        Error::Unreachable {
-            socket: "/run/cns.sock".into(),
-            source: Box::new(io::Error::from(kind)),
-        }
-        .into()
+        Error::Unreachable { socket: "/run/cns.sock".into(), source: Box::new(io::Error::from(kind)) }.into()
     }
 
     #[test]
@@ -190,16 +172,7 @@ mod tests {
             (io::ErrorKind::ConnectionRefused, "left /run/cns.sock behind"),
         ] {
             let failure = unreachable(kind);
-            assert!(
-                matches!(
-                    failure,
-                    Failure::Told {
-                        exit: Exit::Unreachable,
-                        ..
-                    }
-                ),
-                "{failure:?}"
-            );
+            assert!(matches!(failure, Failure::Told { exit: Exit::Unreachable, .. }), "{failure:?}");
             assert!(failure.to_string().contains(remedy), "{failure}");
             assert!(failure.to_string().contains("/run/cns.sock"), "{failure}");
         }
@@ -207,18 +180,9 @@ mod tests {
 
     #[test]
     fn a_closed_pipe_is_no_failure_and_a_full_disk_is() {
-        assert_eq!(
-            Failure::from(io::Error::from(io::ErrorKind::BrokenPipe)),
-            Failure::ClosedPipe
-        );
+        assert_eq!(Failure::from(io::Error::from(io::ErrorKind::BrokenPipe)), Failure::ClosedPipe);
         let full = Failure::from(io::Error::from(io::ErrorKind::StorageFull));
-        assert!(matches!(
-            full,
-            Failure::Told {
-                exit: Exit::Failed,
-                ..
-            }
-        ));
+        assert!(matches!(full, Failure::Told { exit: Exit::Failed, .. }));
     }
 
     #[test]

@@ -51,11 +51,7 @@ pub(crate) fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Re
         return Err(error);
     }
     sync_directory(dir)?;
-    Ok(if before.is_some() {
-        Written::Replaced
-    } else {
-        Written::Created
-    })
+    Ok(if before.is_some() { Written::Replaced } else { Written::Created })
 }
 
 /// Removes `path` for good; `false` if it was not there.
@@ -68,11 +64,7 @@ pub(crate) fn remove_durably(path: &Path) -> io::Result<bool> {
 }
 
 fn fill(temporary: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(temporary)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(temporary)?;
     file.write_all(content)?;
     // Not at creation: the umask would take bits away.
     file.set_permissions(Permissions::from_mode(mode))?;
@@ -80,9 +72,7 @@ fn fill(temporary: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 }
 
 fn directory_of(path: &Path) -> &Path {
-    path.parent()
-        .filter(|dir| !dir.as_os_str().is_empty())
-        .unwrap_or(Path::new("."))
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn sync_directory(dir: &Path) -> io::Result<()> {
@@ -108,20 +98,14 @@ fn sweep(dir: &Path, path: &Path) {
     for entry in entries.flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        let number = name
-            .strip_prefix(&prefix)
-            .and_then(|rest| rest.strip_suffix(".tmp"));
+        let number = name.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(".tmp"));
         if number.is_none_or(|number| number.parse::<u32>().is_err()) {
             continue;
         }
         let silent = entry
             .metadata()
             .and_then(|found| found.modified())
-            .is_ok_and(|last| {
-                SystemTime::now()
-                    .duration_since(last)
-                    .is_ok_and(|since| since > LEFT_OVER)
-            });
+            .is_ok_and(|last| SystemTime::now().duration_since(last).is_ok_and(|since| since > LEFT_OVER));
         if silent {
             let _ = fs::remove_file(entry.path());
         }
@@ -148,10 +132,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.conflist");
         assert_eq!(write_atomically(&path, b"one", 0o644).unwrap(), Written::Created);
-        assert_eq!(
-            write_atomically(&path, b"one", 0o644).unwrap(),
-            Written::Unchanged
-        );
+        assert_eq!(write_atomically(&path, b"one", 0o644).unwrap(), Written::Unchanged);
         assert_eq!(write_atomically(&path, b"two", 0o644).unwrap(), Written::Replaced);
         assert_eq!(write_atomically(&path, b"two", 0o755).unwrap(), Written::Replaced);
         assert_eq!(fs::read(&path).unwrap(), b"two");
@@ -177,16 +158,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("name");
         fs::create_dir(&path).unwrap();
-        assert_eq!(
-            write_atomically(&path, b"x", 0o644).unwrap_err().kind(),
-            io::ErrorKind::IsADirectory
-        );
+        assert_eq!(write_atomically(&path, b"x", 0o644).unwrap_err().kind(), io::ErrorKind::IsADirectory);
         assert_eq!(names(dir.path()), ["name"]);
         let missing = dir.path().join("no/such/dir/file");
-        assert_eq!(
-            write_atomically(&missing, b"x", 0o644).unwrap_err().kind(),
-            io::ErrorKind::NotFound
-        );
+        assert_eq!(write_atomically(&missing, b"x", 0o644).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
@@ -207,12 +182,7 @@ mod tests {
         write_atomically(&dir.path().join("a.conflist"), b"x", 0o644).unwrap();
         assert_eq!(
             names(dir.path()),
-            [
-                ".a.conflist.4712.tmp",
-                ".a.conflist.mine.tmp",
-                ".b.conflist.4711.tmp",
-                "a.conflist"
-            ]
+            [".a.conflist.4712.tmp", ".a.conflist.mine.tmp", ".b.conflist.4711.tmp", "a.conflist"]
         );
     }
 }

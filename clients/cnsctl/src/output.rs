@@ -42,19 +42,13 @@ pub(crate) struct Cell {
 
 impl Cell {
     pub(crate) fn toned(text: impl Into<String>, tone: Tone) -> Self {
-        Self {
-            text: text.into(),
-            tone,
-        }
+        Self { text: text.into(), tone }
     }
 }
 
 impl<T: Into<String>> From<T> for Cell {
     fn from(text: T) -> Self {
-        Self {
-            text: text.into(),
-            tone: Tone::Plain,
-        }
+        Self { text: text.into(), tone: Tone::Plain }
     }
 }
 
@@ -90,21 +84,14 @@ impl Page {
 
     /// Names and values, one a line.
     pub(crate) fn fields(mut self, fields: Vec<(&str, Cell)>) -> Self {
-        self.blocks.push(Block::Fields(
-            fields
-                .into_iter()
-                .map(|(name, value)| (name.to_owned(), value))
-                .collect(),
-        ));
+        self.blocks
+            .push(Block::Fields(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()));
         self
     }
 
     /// A table; nothing but its head if there are no rows.
     pub(crate) fn table(mut self, head: &[&str], rows: Vec<Vec<Cell>>) -> Self {
-        self.blocks.push(Block::Table {
-            head: head.iter().map(|&name| name.to_owned()).collect(),
-            rows,
-        });
+        self.blocks.push(Block::Table { head: head.iter().map(|&name| name.to_owned()).collect(), rows });
         self
     }
 }
@@ -123,12 +110,7 @@ impl Out {
         let terminal = io::stdout().is_terminal();
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
             || std::env::var_os("TERM").is_some_and(|value| value == "dumb");
-        Self {
-            sink: Box::new(io::stdout().lock()),
-            format,
-            terminal,
-            colour: terminal && !plain,
-        }
+        Self { sink: Box::new(io::stdout().lock()), format, terminal, colour: terminal && !plain }
     }
 
     /// Prints `value`, or `page` of it for people.
@@ -177,19 +159,11 @@ impl Out {
                     text.push('\n');
                 }
                 Block::Fields(fields) => {
-                    let width = fields
-                        .iter()
-                        .map(|(name, _)| name.chars().count())
-                        .max()
-                        .unwrap_or_default();
+                    let width = fields.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
                     for (name, value) in fields {
                         text.push_str(name);
                         text.push(':');
-                        let gap = if self.terminal {
-                            width - name.chars().count() + 1
-                        } else {
-                            1
-                        };
+                        let gap = if self.terminal { width - name.chars().count() + 1 } else { 1 };
                         text.extend(std::iter::repeat_n(' ', gap));
                         self.paint(&mut text, &printable(&value.text), value.tone);
                         text.push('\n');
@@ -202,17 +176,10 @@ impl Out {
     }
 
     fn render_table(&self, text: &mut String, head: &[String], rows: &[Vec<Cell>]) {
-        let head = head
-            .iter()
-            .map(|name| Cell::toned(name.clone(), Tone::Faint))
-            .collect::<Vec<_>>();
+        let head = head.iter().map(|name| Cell::toned(name.clone(), Tone::Faint)).collect::<Vec<_>>();
         let lines: Vec<Vec<(String, Tone)>> = std::iter::once(&head)
             .chain(rows)
-            .map(|row| {
-                row.iter()
-                    .map(|cell| (or_dash(printable(&cell.text)), cell.tone))
-                    .collect()
-            })
+            .map(|row| row.iter().map(|cell| (or_dash(printable(&cell.text)), cell.tone)).collect())
             .collect();
         let mut widths = vec![0; head.len()];
         for line in &lines {
@@ -227,10 +194,7 @@ impl Out {
                     continue;
                 }
                 if self.terminal {
-                    text.extend(std::iter::repeat_n(
-                        ' ',
-                        widths[column] - cell.chars().count() + 2,
-                    ));
+                    text.extend(std::iter::repeat_n(' ', widths[column] - cell.chars().count() + 2));
                 } else {
                     text.push('\t');
                 }
@@ -286,15 +250,14 @@ pub(crate) fn printable(text: &str) -> String {
     if !text.contains(hostile) {
         return text.to_owned();
     }
-    text.chars()
-        .fold(String::with_capacity(text.len()), |mut shown, c| {
-            if hostile(c) {
-                shown.extend(c.escape_default());
-            } else {
-                shown.push(c);
-            }
-            shown
-        })
+    text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {
+        if hostile(c) {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+        shown
+    })
 }
 
 /// `3 min`, `2 h`, `5 d`: how long from `then` to `now`. A `then` ahead of `now` (another machine's clock) counts as now.
@@ -340,29 +303,19 @@ mod tests {
             ip_address: &'static str,
         }
         let sink = Sink::default();
-        let mut out = Out {
-            sink: Box::new(sink.clone()),
-            format,
-            terminal,
-            colour,
-        };
-        out.print(
-            &Value {
-                ip_address: "10.0.0.1",
-            },
-            |_| {
-                Page::new()
-                    .line("two addresses")
-                    .fields(vec![("mode", "Standalone".into()), ("since boot", "2 h".into())])
-                    .table(
-                        &["ADDRESS", "STATE"],
-                        vec![
-                            vec!["10.0.0.1".into(), Cell::toned("Assigned", Tone::Good)],
-                            vec!["10.0.0.100".into(), "".into()],
-                        ],
-                    )
-            },
-        )
+        let mut out = Out { sink: Box::new(sink.clone()), format, terminal, colour };
+        out.print(&Value { ip_address: "10.0.0.1" }, |_| {
+            Page::new()
+                .line("two addresses")
+                .fields(vec![("mode", "Standalone".into()), ("since boot", "2 h".into())])
+                .table(
+                    &["ADDRESS", "STATE"],
+                    vec![
+                        vec!["10.0.0.1".into(), Cell::toned("Assigned", Tone::Good)],
+                        vec!["10.0.0.100".into(), "".into()],
+                    ],
+                )
+        })
         .unwrap();
         String::from_utf8(sink.0.lock().unwrap().clone()).unwrap()
     }
@@ -382,18 +335,12 @@ mod tests {
     #[test]
     fn colour_does_not_change_the_columns() {
         let coloured = printed(Format::Table, true, true);
-        assert!(
-            coloured.contains("10.0.0.1    \u{1b}[32mAssigned\u{1b}[0m\n"),
-            "{coloured:?}"
-        );
+        assert!(coloured.contains("10.0.0.1    \u{1b}[32mAssigned\u{1b}[0m\n"), "{coloured:?}");
     }
 
     #[test]
     fn json_and_yaml_have_the_same_keys() {
-        assert_eq!(
-            printed(Format::Json, true, true),
-            "{\n  \"ipAddress\": \"10.0.0.1\"\n}\n"
-        );
+        assert_eq!(printed(Format::Json, true, true), "{\n  \"ipAddress\": \"10.0.0.1\"\n}\n");
         assert_eq!(printed(Format::Yaml, true, true), "ipAddress: \"10.0.0.1\"\n");
     }
 
@@ -406,17 +353,9 @@ mod tests {
     #[test]
     fn ages_are_short() {
         let then = Timestamp::from_second(1_000_000).unwrap();
-        for (later, shown) in [
-            (-5, "0 s"),
-            (90, "90 s"),
-            (600, "10 min"),
-            (7_300, "2 h"),
-            (900_000, "10 d"),
-        ] {
-            assert_eq!(
-                age(then, Timestamp::from_second(1_000_000 + later).unwrap()),
-                shown
-            );
+        for (later, shown) in [(-5, "0 s"), (90, "90 s"), (600, "10 min"), (7_300, "2 h"), (900_000, "10 d")]
+        {
+            assert_eq!(age(then, Timestamp::from_second(1_000_000 + later).unwrap()), shown);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! [`Client`]: the rpcs as methods.
+//! [`Client`]: how a call is made. The rpcs themselves are in `rpcs.rs`.
 
 use std::{
     future::Future,
@@ -17,9 +17,6 @@ use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use crate::{Effect, Error, Retry, connect};
 
-/// A snapshot of a node with 65 536 addresses and as many endpoints is far beyond tonic's default of 4 MiB.
-const LARGEST_MESSAGE: usize = 256 << 20;
-
 /// Header that carries one id from the plugin to the journal and the logs.
 const REQUEST_ID: &str = "x-request-id";
 
@@ -35,10 +32,7 @@ pub struct Options {
 impl Default for Options {
     /// 10 s: well inside the 15 s after which the clients of our clients give up.
     fn default() -> Self {
-        Self {
-            deadline: Duration::from_secs(10),
-            retry: Retry::default(),
-        }
+        Self { deadline: Duration::from_secs(10), retry: Retry::default() }
     }
 }
 
@@ -68,12 +62,7 @@ impl Client {
     /// Must be called within a tokio runtime. Fails only if `socket` can never be connected to.
     pub fn new(socket: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
         let socket = socket.as_ref();
-        Ok(Self {
-            channel: connect::lazy(socket)?,
-            socket: socket.into(),
-            options,
-            request_id: None,
-        })
+        Ok(Self { channel: connect::lazy(socket)?, socket: socket.into(), options, request_id: None })
     }
 
     /// The same connection with other options.
@@ -103,16 +92,11 @@ impl Client {
     pub async fn health(&self, service: &str) -> Result<Health, Error> {
         use tonic_health::pb::health_check_response::ServingStatus;
 
-        let request = HealthCheckRequest {
-            service: service.to_owned(),
-        };
+        let request = HealthCheckRequest { service: service.to_owned() };
         let answer = self
-            .call(
-                "Health.Check",
-                Effect::Idempotent,
-                request,
-                |channel, request| async move { HealthClient::new(channel).check(request).await },
-            )
+            .call("Health.Check", Effect::Idempotent, request, |channel, request| async move {
+                HealthClient::new(channel).check(request).await
+            })
             .await;
         match answer {
             Ok(response) => Ok(match response.status() {
@@ -126,7 +110,7 @@ impl Client {
     }
 
     /// One unary call: attempts and waits until an answer, a final failure, or the deadline.
-    async fn call<Q, A, F, R>(
+    pub(crate) async fn call<Q, A, F, R>(
         &self,
         operation: &'static str,
         effect: Effect,
@@ -160,16 +144,12 @@ impl Client {
             }
             sleep(wait).await;
         }
-        Err(Error::Timeout {
-            operation,
-            after: allowed,
-            last,
-        })
+        Err(Error::Timeout { operation, after: allowed, last })
     }
 
     /// Opens a server stream. It has no deadline once it is open, and is not opened again when it breaks: the caller
     /// knows after which change it wants to go on.
-    async fn open<Q, A, F, R>(
+    pub(crate) async fn open<Q, A, F, R>(
         &self,
         operation: &'static str,
         message: Q,
@@ -182,17 +162,11 @@ impl Client {
     {
         let allowed = self.options.deadline;
         match tokio::time::timeout(allowed, send(self.channel(), self.request(message))).await {
-            Ok(Ok(response)) => Ok(Changes {
-                stream: response.into_inner(),
-                operation,
-                socket: self.socket.to_path_buf(),
-            }),
+            Ok(Ok(response)) => {
+                Ok(Changes { stream: response.into_inner(), operation, socket: self.socket.to_path_buf() })
+            }
             Ok(Err(status)) => Err(Error::from_status(operation, &self.socket, allowed, status)),
-            Err(_) => Err(Error::Timeout {
-                operation,
-                after: allowed,
-                last: None,
-            }),
+            Err(_) => Err(Error::Timeout { operation, after: allowed, last: None }),
         }
     }
 

@@ -19,10 +19,7 @@ pub(crate) fn lazy(socket: &Path) -> Result<Channel, Error> {
         source,
     };
     let text = socket.to_str().ok_or_else(|| {
-        unusable(Box::new(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "the path of a socket must be UTF-8",
-        )))
+        unusable(Box::new(io::Error::new(io::ErrorKind::InvalidInput, "the path of a socket must be UTF-8")))
     })?;
     // With both slashes, so that a path that itself begins with two loses none.
     let endpoint = Endpoint::from_shared(format!("unix://{text}"))

@@ -118,36 +118,18 @@ impl Error {
         // A status that came over the wire has no source; one that tonic made of a transport error has.
         if std::error::Error::source(&status).is_some() {
             if find::<tonic::TimeoutExpired>(&status).is_some() {
-                return Self::Timeout {
-                    operation,
-                    after: allowed,
-                    last: None,
-                };
+                return Self::Timeout { operation, after: allowed, last: None };
             }
             let socket = socket.to_owned();
             return if find::<tonic::ConnectError>(&status).is_some() {
-                Self::Unreachable {
-                    socket,
-                    source: Box::new(status),
-                }
+                Self::Unreachable { socket, source: Box::new(status) }
             } else {
-                Self::Interrupted {
-                    operation,
-                    socket,
-                    source: Box::new(status),
-                }
+                Self::Interrupted { operation, socket, source: Box::new(status) }
             };
         }
         match status.code() {
-            Code::DeadlineExceeded => Self::Timeout {
-                operation,
-                after: allowed,
-                last: None,
-            },
-            Code::Unimplemented => Self::Unimplemented {
-                operation,
-                message: status.message().to_owned(),
-            },
+            Code::DeadlineExceeded => Self::Timeout { operation, after: allowed, last: None },
+            Code::Unimplemented => Self::Unimplemented { operation, message: status.message().to_owned() },
             _ => Self::Refused(Box::new(Refusal::decode(operation, &status))),
         }
     }
@@ -156,18 +138,11 @@ impl Error {
 impl Refusal {
     fn decode(operation: &'static str, status: &Status) -> Self {
         // Details that do not decode are worth less than the status they came with: it is reported without them.
-        let details = status
-            .check_error_details()
-            .unwrap_or_else(|_| ErrorDetails::new());
+        let details = status.check_error_details().unwrap_or_else(|_| ErrorDetails::new());
         let (reason, mut metadata) = details
             .error_info()
             .filter(|info| info.domain == DOMAIN)
-            .map(|info| {
-                (
-                    info.reason.clone(),
-                    info.metadata.clone().into_iter().collect::<BTreeMap<_, _>>(),
-                )
-            })
+            .map(|info| (info.reason.clone(), info.metadata.clone().into_iter().collect::<BTreeMap<_, _>>()))
             .unwrap_or_default();
         let return_code = metadata
             .remove(RETURN_CODE)
@@ -185,9 +160,7 @@ impl Refusal {
             return_code,
             reason,
             message: status.message().to_owned(),
-            retry_after: details
-                .retry_info()
-                .map(|info| info.retry_delay.unwrap_or_default()),
+            retry_after: details.retry_info().map(|info| info.retry_delay.unwrap_or_default()),
             fields,
             details: metadata,
         }
@@ -243,12 +216,7 @@ mod tests {
     use super::*;
 
     fn decode(status: Status) -> Error {
-        Error::from_status(
-            "RequestIPConfigs",
-            Path::new("/run/cns.sock"),
-            Duration::from_secs(5),
-            status,
-        )
+        Error::from_status("RequestIPConfigs", Path::new("/run/cns.sock"), Duration::from_secs(5), status)
     }
 
     #[test]
@@ -264,18 +232,12 @@ mod tests {
                 ]),
             )
             .set_retry_info(Some(Duration::from_millis(1500)));
-        let error = decode(Status::with_error_details(
-            Code::ResourceExhausted,
-            "no available IPv4 address",
-            details,
-        ));
+        let error =
+            decode(Status::with_error_details(Code::ResourceExhausted, "no available IPv4 address", details));
         let refusal = error.refusal().unwrap();
         assert_eq!(refusal.return_code, Some(ReturnCode::FailedToAllocateIpConfig));
         assert_eq!(refusal.retry_after, Some(Duration::from_millis(1500)));
-        assert_eq!(
-            refusal.details,
-            BTreeMap::from([("family".to_owned(), "IPv4".to_owned())])
-        );
+        assert_eq!(refusal.details, BTreeMap::from([("family".to_owned(), "IPv4".to_owned())]));
         assert_eq!(
             error.to_string(),
             "RequestIPConfigs refused: no available IPv4 address (FAILED_TO_ALLOCATE_IP_CONFIG, return code 32); try again in 1.5 s"
@@ -287,11 +249,7 @@ mod tests {
     fn a_malformed_field_is_named() {
         let details =
             ErrorDetails::with_bad_request_violation("desired_ip_addresses[0]", "`nope` is not an address");
-        let error = decode(Status::with_error_details(
-            Code::InvalidArgument,
-            "malformed request",
-            details,
-        ));
+        let error = decode(Status::with_error_details(Code::InvalidArgument, "malformed request", details));
         assert!(error.is_invalid_argument());
         assert_eq!(
             error.to_string(),
@@ -308,21 +266,14 @@ mod tests {
 
     #[test]
     fn details_that_do_not_decode_leave_the_status() {
-        let error = decode(Status::with_details(
-            Code::NotFound,
-            "no such container",
-            vec![0xff; 7].into(),
-        ));
+        let error = decode(Status::with_details(Code::NotFound, "no such container", vec![0xff; 7].into()));
         assert!(error.is_not_found());
         assert_eq!(error.to_string(), "RequestIPConfigs refused: no such container");
     }
 
     #[test]
     fn a_missing_rpc_and_a_late_answer_are_no_refusals() {
-        assert!(matches!(
-            decode(Status::unimplemented("no NMAgent here")),
-            Error::Unimplemented { .. }
-        ));
+        assert!(matches!(decode(Status::unimplemented("no NMAgent here")), Error::Unimplemented { .. }));
         let late = decode(Status::deadline_exceeded("too late"));
         assert!(matches!(late, Error::Timeout { .. }));
         assert_eq!(late.to_string(), "RequestIPConfigs was not answered within 5s");

@@ -15,6 +15,7 @@ mod client;
 mod connect;
 mod error;
 mod retry;
+mod rpcs;
 
 pub use client::{Changes, Client, Health, Options};
 pub use connect::USER_AGENT;

@@ -36,21 +36,13 @@ pub struct Retry {
 
 impl Retry {
     /// One call, whatever happens.
-    pub const NEVER: Self = Self {
-        attempts: 1,
-        first_wait: Duration::ZERO,
-        longest_wait: Duration::ZERO,
-    };
+    pub const NEVER: Self = Self { attempts: 1, first_wait: Duration::ZERO, longest_wait: Duration::ZERO };
 }
 
 impl Default for Retry {
     /// Rides out a restart of the daemon: six calls over about two seconds.
     fn default() -> Self {
-        Self {
-            attempts: 6,
-            first_wait: Duration::from_millis(50),
-            longest_wait: Duration::from_secs(1),
-        }
+        Self { attempts: 6, first_wait: Duration::from_millis(50), longest_wait: Duration::from_secs(1) }
     }
 }
 
@@ -68,14 +60,9 @@ impl Retry {
         if attempt >= self.attempts || !is_retryable(error, effect) {
             return None;
         }
-        let doubled = self
-            .first_wait
-            .saturating_mul(1 << attempt.saturating_sub(1).min(16))
-            .min(self.longest_wait);
-        let asked = error
-            .refusal()
-            .and_then(|refusal| refusal.retry_after)
-            .unwrap_or_default();
+        let doubled =
+            self.first_wait.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(self.longest_wait);
+        let asked = error.refusal().and_then(|refusal| refusal.retry_after).unwrap_or_default();
         let wait = spread(doubled.max(asked), asked);
         (wait < remaining).then_some(wait)
     }
@@ -100,12 +87,7 @@ fn is_retryable(error: &Error, effect: Effect) -> bool {
 fn is_permanent(error: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(error), |error| error.source())
         .filter_map(|error| error.downcast_ref::<io::Error>())
-        .any(|error| {
-            matches!(
-                error.kind(),
-                io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput
-            )
-        })
+        .any(|error| matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput))
 }
 
 /// A random time between half of `wait` and `wait`, never below what the daemon `asked` for.
@@ -140,18 +122,12 @@ mod tests {
     }
 
     fn unreachable(kind: io::ErrorKind) -> Error {
-        Error::Unreachable {
-            socket: "/x".into(),
-            source: Box::new(io::Error::from(kind)),
-        }
+        Error::Unreachable { socket: "/x".into(), source: Box::new(io::Error::from(kind)) }
     }
 
     #[test]
     fn waits_grow_are_spread_and_end() {
-        let retry = Retry {
-            attempts: 5,
-            ..Retry::default()
-        };
+        let retry = Retry { attempts: 5, ..Retry::default() };
         let error = unreachable(io::ErrorKind::ConnectionRefused);
         for (attempt, full) in [(1, 50), (2, 100), (3, 200), (4, 400)] {
             let wait = retry.wait(attempt, &error, Effect::Once, AMPLE).unwrap();
@@ -159,9 +135,7 @@ mod tests {
             assert!(wait >= full / 2 && wait <= full, "attempt {attempt}: {wait:?}");
         }
         assert_eq!(retry.wait(5, &error, Effect::Once, AMPLE), None);
-        let waits: Vec<_> = (0..8)
-            .filter_map(|_| retry.wait(4, &error, Effect::Once, AMPLE))
-            .collect();
+        let waits: Vec<_> = (0..8).filter_map(|_| retry.wait(4, &error, Effect::Once, AMPLE)).collect();
         assert!(waits.iter().any(|wait| *wait != waits[0]), "all alike: {waits:?}");
     }
 
@@ -170,10 +144,7 @@ mod tests {
         let asked = Duration::from_secs(2);
         let error = refused(Code::ResourceExhausted, Some(asked));
         assert!(Retry::default().wait(1, &error, Effect::Once, AMPLE).unwrap() >= asked);
-        assert_eq!(
-            Retry::default().wait(1, &error, Effect::Once, Duration::from_secs(1)),
-            None
-        );
+        assert_eq!(Retry::default().wait(1, &error, Effect::Once, Duration::from_secs(1)), None);
     }
 
     #[test]
@@ -181,21 +152,12 @@ mod tests {
         let retry = Retry::default();
         let again = |error: &Error, effect| retry.wait(1, error, effect, AMPLE).is_some();
         assert!(!again(&refused(Code::InvalidArgument, None), Effect::Idempotent));
-        assert!(!again(
-            &refused(Code::ResourceExhausted, None),
-            Effect::Idempotent
-        ));
+        assert!(!again(&refused(Code::ResourceExhausted, None), Effect::Idempotent));
         assert!(again(&refused(Code::Unavailable, None), Effect::Idempotent));
         assert!(!again(&refused(Code::Unavailable, None), Effect::Once));
-        assert!(again(
-            &refused(Code::Unavailable, Some(Duration::ZERO)),
-            Effect::Once
-        ));
+        assert!(again(&refused(Code::Unavailable, Some(Duration::ZERO)), Effect::Once));
         assert!(again(&unreachable(io::ErrorKind::NotFound), Effect::Once));
-        assert!(!again(
-            &unreachable(io::ErrorKind::PermissionDenied),
-            Effect::Once
-        ));
+        assert!(!again(&unreachable(io::ErrorKind::PermissionDenied), Effect::Once));
         let interrupted = Error::Interrupted {
             operation: "X",
             socket: "/x".into(),
@@ -204,12 +166,7 @@ mod tests {
         assert!(again(&interrupted, Effect::Idempotent));
         assert!(!again(&interrupted, Effect::Once));
         assert_eq!(
-            Retry::NEVER.wait(
-                1,
-                &unreachable(io::ErrorKind::NotFound),
-                Effect::Idempotent,
-                AMPLE
-            ),
+            Retry::NEVER.wait(1, &unreachable(io::ErrorKind::NotFound), Effect::Idempotent, AMPLE),
             None
         );
     }

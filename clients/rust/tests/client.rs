@@ -1,5 +1,7 @@
 //! The client against a real server on a real unix socket that answers by script.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
 use std::{
     collections::{HashMap, VecDeque},
     os::unix::fs::PermissionsExt,
@@ -44,17 +46,11 @@ impl HealthService for Scripted {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        let header = |name: &str| {
-            request
-                .metadata()
-                .get(name)
-                .map(|value| value.to_str().unwrap().to_owned())
-        };
+        let header =
+            |name: &str| request.metadata().get(name).map(|value| value.to_str().unwrap().to_owned());
         let answer = {
             let mut script = self.0.lock().unwrap();
-            script
-                .calls
-                .push((header("x-request-id"), header("grpc-timeout")));
+            script.calls.push((header("x-request-id"), header("grpc-timeout")));
             script.answers.pop_front().unwrap_or(Answer::Serving)
         };
         match answer {
@@ -80,11 +76,7 @@ struct Daemon {
 
 impl Daemon {
     fn absent() -> Self {
-        Self {
-            dir: tempfile::tempdir().unwrap(),
-            script: Scripted::default(),
-            server: None,
-        }
+        Self { dir: tempfile::tempdir().unwrap(), script: Scripted::default(), server: None }
     }
 
     fn start(answers: impl IntoIterator<Item = Answer>) -> Self {
@@ -108,25 +100,14 @@ impl Daemon {
             first_wait: Duration::from_millis(5),
             longest_wait: Duration::from_millis(20),
         };
-        Client::new(
-            self.socket(),
-            Options {
-                deadline: Duration::from_secs(20),
-                retry,
-            },
-        )
-        .unwrap()
+        Client::new(self.socket(), Options { deadline: Duration::from_secs(20), retry }).unwrap()
     }
 }
 
 fn serve(socket: &Path, script: Scripted) -> JoinHandle<()> {
     let incoming = UnixListenerStream::new(UnixListener::bind(socket).unwrap());
     tokio::spawn(async move {
-        Server::builder()
-            .add_service(HealthServer::new(script))
-            .serve_with_incoming(incoming)
-            .await
-            .unwrap();
+        Server::builder().add_service(HealthServer::new(script)).serve_with_incoming(incoming).await.unwrap();
     })
 }
 
@@ -140,11 +121,7 @@ fn exhausted(retry_after: Option<Duration>) -> Answer {
     if let Some(delay) = retry_after {
         details.set_retry_info(Some(delay));
     }
-    Answer::Refuse(Status::with_error_details(
-        Code::ResourceExhausted,
-        "no available address",
-        details,
-    ))
+    Answer::Refuse(Status::with_error_details(Code::ResourceExhausted, "no available address", details))
 }
 
 #[tokio::test]
@@ -155,10 +132,7 @@ async fn answers_and_carries_request_id_and_deadline() {
     let script = daemon.script.0.lock().unwrap();
     let (id, timeout) = &script.calls[0];
     assert_eq!(id.as_deref(), Some("add-4711"));
-    assert!(
-        timeout.is_some(),
-        "the daemon must know when nobody waits any more"
-    );
+    assert!(timeout.is_some(), "the daemon must know when nobody waits any more");
 }
 
 #[tokio::test]
@@ -168,10 +142,7 @@ async fn an_absent_daemon_is_unreachable_and_tried_again() {
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
     assert!(error.is_unreachable());
     let text = error.to_string();
-    assert!(
-        text.contains("cns.sock") && text.contains("No such file"),
-        "{text}"
-    );
+    assert!(text.contains("cns.sock") && text.contains("No such file"), "{text}");
 }
 
 #[tokio::test]
@@ -191,10 +162,7 @@ async fn a_daemon_that_comes_back_in_time_is_found() {
         first_wait: Duration::from_millis(5),
         longest_wait: Duration::from_millis(20),
     };
-    let client = daemon.client().with_options(Options {
-        deadline: Duration::from_secs(60),
-        retry: patient,
-    });
+    let client = daemon.client().with_options(Options { deadline: Duration::from_secs(60), retry: patient });
     let (socket, script) = (daemon.socket(), daemon.script.clone());
     let later = tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(60)).await;
@@ -230,10 +198,7 @@ async fn a_refusal_that_waiting_cures_is_retried_and_one_that_it_does_not_is_not
     let error = daemon.client().health("").await.unwrap_err();
     let refusal = error.refusal().unwrap();
     assert_eq!(
-        (
-            refusal.reason.as_str(),
-            refusal.return_code.map(|code| code.number())
-        ),
+        (refusal.reason.as_str(), refusal.return_code.map(|code| code.number())),
         ("EXHAUSTED", Some(32))
     );
     assert!(!error.is_unreachable());
@@ -248,21 +213,14 @@ async fn retries_end_with_the_attempts_or_when_the_wait_is_beyond_the_deadline()
 
     let daemon = Daemon::start([exhausted(Some(Duration::from_hours(1)))]);
     let error = daemon.client().health("").await.unwrap_err();
-    assert_eq!(
-        error.refusal().unwrap().retry_after,
-        Some(Duration::from_hours(1)),
-        "told, not waited for"
-    );
+    assert_eq!(error.refusal().unwrap().retry_after, Some(Duration::from_hours(1)), "told, not waited for");
     assert_eq!(daemon.calls(), 1);
 }
 
 #[tokio::test]
 async fn a_daemon_that_does_not_answer_ends_with_the_deadline() {
     let daemon = Daemon::start([Answer::Hang]);
-    let brief = Options {
-        deadline: Duration::from_millis(100),
-        retry: Retry::default(),
-    };
+    let brief = Options { deadline: Duration::from_millis(100), retry: Retry::default() };
     let error = daemon.client().with_options(brief).health("").await.unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
     assert_eq!(error.to_string(), "Health.Check was not answered within 100ms");
@@ -276,10 +234,7 @@ async fn a_call_that_broke_off_is_sent_again_if_twice_is_once() {
     assert_eq!(daemon.calls(), 2);
 
     let daemon = Daemon::start([Answer::Reset]);
-    let once = Options {
-        retry: Retry::NEVER,
-        ..Options::default()
-    };
+    let once = Options { retry: Retry::NEVER, ..Options::default() };
     let error = daemon.client().with_options(once).health("").await.unwrap_err();
     assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
     assert!(error.is_unreachable());
@@ -288,10 +243,7 @@ async fn a_call_that_broke_off_is_sent_again_if_twice_is_once() {
 #[tokio::test]
 async fn an_unknown_service_has_no_health() {
     let daemon = Daemon::start([Answer::Refuse(Status::not_found("unknown service"))]);
-    assert_eq!(
-        daemon.client().health("cns.v1.Nope").await.unwrap(),
-        Health::Unknown
-    );
+    assert_eq!(daemon.client().health("cns.v1.Nope").await.unwrap(), Health::Unknown);
 }
 
 #[tokio::test]
@@ -309,11 +261,7 @@ async fn a_socket_that_is_not_ours_to_open_is_told_at_once() {
 #[tokio::test]
 async fn a_path_that_no_socket_can_have_is_told_at_once() {
     let long = format!("/tmp/{}", "x".repeat(200));
-    let error = Client::new(&long, Options::default())
-        .unwrap()
-        .health("")
-        .await
-        .unwrap_err();
+    let error = Client::new(&long, Options::default()).unwrap().health("").await.unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
     assert!(error.to_string().contains("SUN_LEN"), "{error}");
 }

@@ -8,8 +8,18 @@ use crate::fixture::{cnsctl, plugin_in, ran};
 fn help_names_every_command_and_the_exit_codes() {
     let help = ran(&mut cnsctl(["--help"])).succeeds();
     for word in [
-        "status", "ip", "nc", "endpoint", "explain", "watch", "doctor", "migrate", "cni", "completion",
-        "CNS_SOCKET", "Exit codes:",
+        "status",
+        "ip",
+        "nc",
+        "endpoint",
+        "explain",
+        "watch",
+        "doctor",
+        "migrate",
+        "cni",
+        "completion",
+        "CNS_SOCKET",
+        "Exit codes:",
     ] {
         assert!(help.contains(word), "{word} is missing in:\n{help}");
     }
@@ -55,7 +65,8 @@ fn without_a_daemon_every_command_is_code_3_and_says_what_to_do() {
         &["migrate", "export", "--dir", "/nonexistent"],
     ] {
         for output in ["table", "json", "yaml"] {
-            let told = ran(cnsctl(line).args(["-o", output, "--timeout", "0.2"]).env("CNS_SOCKET", &socket)).fails(3);
+            let told = ran(cnsctl(line).args(["-o", output, "--timeout", "0.2"]).env("CNS_SOCKET", &socket))
+                .fails(3);
             assert!(told.contains(socket.to_str().unwrap()) && told.contains("--socket"), "{line:?}: {told}");
         }
     }
@@ -67,7 +78,8 @@ fn completion_scripts_know_the_commands_and_survive_a_closed_pipe() {
         let script = ran(&mut cnsctl(["completion", shell])).succeeds();
         assert!(script.contains("explain"), "{shell}");
     }
-    let mut child = cnsctl(["completion", "bash"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        cnsctl(["completion", "bash"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -112,11 +124,17 @@ fn the_plugin_is_installed_once_and_removed() {
 fn a_place_that_cannot_be_written_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let plugin = plugin_in(dir.path());
-    let told = ran(cnsctl(["cni", "install", "--bin-dir", "/proc/nope", "--conf-dir"]).arg(dir.path()).arg("--plugin").arg(plugin))
-        .fails(1);
+    let told = ran(cnsctl(["cni", "install", "--bin-dir", "/proc/nope", "--conf-dir"])
+        .arg(dir.path())
+        .arg("--plugin")
+        .arg(plugin))
+    .fails(1);
     assert!(told.contains("/proc/nope"), "{told}");
-    let told = ran(cnsctl(["cni", "install", "--plugin", "/nonexistent/cns-cni", "--bin-dir"]).arg(dir.path()).arg("--conf-dir").arg(dir.path()))
-        .fails(1);
+    let told = ran(cnsctl(["cni", "install", "--plugin", "/nonexistent/cns-cni", "--bin-dir"])
+        .arg(dir.path())
+        .arg("--conf-dir")
+        .arg(dir.path()))
+    .fails(1);
     assert!(told.contains("/nonexistent/cns-cni") && told.contains("--plugin"), "{told}");
     assert!(!Path::new("/proc/nope").exists());
 }
