@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use cns::model::ReturnCode;
 use cns_client::{Client, Error, Health, Options, Retry};
 use tokio::{net::UnixListener, task::JoinHandle};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
@@ -162,14 +163,15 @@ async fn a_daemon_that_comes_back_in_time_is_found() {
         first_wait: Duration::from_millis(5),
         longest_wait: Duration::from_millis(20),
     };
-    let client = daemon.client().with_options(Options { deadline: Duration::from_secs(60), retry: patient });
+    let client = daemon.client().with_options(Options { deadline: Duration::from_mins(1), retry: patient });
     let (socket, script) = (daemon.socket(), daemon.script.clone());
     let later = tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(60)).await;
-        serve(&socket, script)
+        // The handle of the server, not its end.
+        Some(serve(&socket, script))
     });
     assert_eq!(client.health("").await.unwrap(), Health::Serving);
-    later.await.unwrap();
+    drop(later.await.unwrap());
 }
 
 #[tokio::test]
@@ -198,7 +200,7 @@ async fn a_refusal_that_waiting_cures_is_retried_and_one_that_it_does_not_is_not
     let error = daemon.client().health("").await.unwrap_err();
     let refusal = error.refusal().unwrap();
     assert_eq!(
-        (refusal.reason.as_str(), refusal.return_code.map(|code| code.number())),
+        (refusal.reason.as_str(), refusal.return_code.map(ReturnCode::number)),
         ("EXHAUSTED", Some(32))
     );
     assert!(!error.is_unreachable());
@@ -249,7 +251,7 @@ async fn an_unknown_service_has_no_health() {
 #[tokio::test]
 async fn a_socket_that_is_not_ours_to_open_is_told_at_once() {
     let daemon = Daemon::start([]);
-    std::fs::set_permissions(daemon.socket(), std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(daemon.socket(), std::fs::Permissions::from_mode(0o000)).unwrap();
     // Root may open every socket; the file system user is this thread's alone, and the runtime has no other.
     let own = nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65_534));
     let error = daemon.client().health("").await.unwrap_err();
