@@ -4,6 +4,7 @@
 pub mod ledger;
 pub mod model;
 pub mod nic;
+pub mod paths;
 pub mod proto;
 #[cfg(feature = "daemon")]
 pub mod service;

@@ -1,0 +1,6 @@
+//! The real `cnsctl`, as a shell runs it: without a daemon, and against a real one.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod alone;
+mod fixture;
