@@ -14,16 +14,13 @@ use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic_health::server::HealthReporter;
 
 use self::listeners::{UnixSocket, incoming_tcp};
+pub use self::modes::remove_masquerade;
 use crate::{
     config::Config,
     ledger::{Health, Ledger, LedgerConfig, LedgerError, WriterThread},
     proto,
     reconcile::{self, Settings},
-    service::{
-        Context, Facts, RPC_LIMIT,
-        layers::GateLayer,
-        peer::Policy,
-    },
+    service::{Context, Facts, RPC_LIMIT, layers::GateLayer, peer::Policy},
     store::{Store, StoreError, StoreOptions, legacy::LegacyFiles},
     telemetry::{http, metrics::Metrics},
 };
@@ -133,8 +130,7 @@ impl App {
             config_json: config.to_json(),
             programmed: Some(0),
         };
-        let context =
-            Context::new(ledger.clone(), facts, journal, Arc::new(LegacyFiles), stopping.clone());
+        let context = Context::new(ledger.clone(), facts, journal, Arc::new(LegacyFiles), stopping.clone());
         if let Some(directory) = config.import_legacy.as_ref().filter(|_| report.is_new) {
             modes::import_legacy(&ledger, directory).await?;
         }
@@ -165,10 +161,8 @@ impl App {
                 .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
-        let routes = routes
-            .add_service(reflection().build_v1()?)
-            .add_service(reflection().build_v1alpha()?)
-            .prepare();
+        let routes =
+            routes.add_service(reflection().build_v1()?).add_service(reflection().build_v1alpha()?).prepare();
 
         let mut servers = JoinSet::new();
         let server = || Server::builder().layer(gate.clone()).timeout(RPC_LIMIT);
@@ -176,7 +170,9 @@ impl App {
         let (incoming, guard) = unix.incoming(stopping.clone());
         let router = server().add_routes(routes.clone());
         let stop = stopping.clone().cancelled_owned();
-        servers.spawn(async move { router.serve_with_incoming_shutdown(incoming, stop).await.map_err(AppError::from) });
+        servers.spawn(async move {
+            router.serve_with_incoming_shutdown(incoming, stop).await.map_err(AppError::from)
+        });
         if let Some(listener) = tcp {
             tracing::info!(address = ?listener.local_addr().ok(), tls = tls.is_some(), "gRPC over TCP");
             let mut server = server();
@@ -186,18 +182,17 @@ impl App {
             let router = server.add_routes(routes);
             let stop = stopping.clone().cancelled_owned();
             let incoming = incoming_tcp(listener, stopping.clone());
-            servers.spawn(async move { router.serve_with_incoming_shutdown(incoming, stop).await.map_err(AppError::from) });
+            servers.spawn(async move {
+                router.serve_with_incoming_shutdown(incoming, stop).await.map_err(AppError::from)
+            });
         }
         if let Some(listener) = http {
             tracing::info!(address = ?listener.local_addr().ok(), "metrics and probes over HTTP");
             let router = http::router(metrics.clone(), ledger.health());
             let stop = stopping.clone().cancelled_owned();
             servers.spawn(async move {
-                axum::serve(listener, router).with_graceful_shutdown(stop).await.map_err(|source| AppError::Listen {
-                    what: "--metrics-bind-address",
-                    at: String::new(),
-                    source,
-                    remedy: "",
+                axum::serve(listener, router).with_graceful_shutdown(stop).await.map_err(|source| {
+                    AppError::Listen { what: "--metrics-bind-address", at: String::new(), source, remedy: "" }
                 })
             });
         }
@@ -278,11 +273,18 @@ async fn writer_ended(health: &mut watch::Receiver<Health>) {
 }
 
 /// Tells gRPC health what the ledger says.
-async fn report_health(reporter: HealthReporter, mut health: watch::Receiver<Health>, stop: CancellationToken) {
+async fn report_health(
+    reporter: HealthReporter,
+    mut health: watch::Receiver<Health>,
+    stop: CancellationToken,
+) {
     loop {
         let serving = *health.borrow_and_update() == Health::Serving && !stop.is_cancelled();
-        let status =
-            if serving { tonic_health::ServingStatus::Serving } else { tonic_health::ServingStatus::NotServing };
+        let status = if serving {
+            tonic_health::ServingStatus::Serving
+        } else {
+            tonic_health::ServingStatus::NotServing
+        };
         for service in SERVICES {
             reporter.set_service_status(*service, status).await;
         }

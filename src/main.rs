@@ -4,9 +4,8 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use cns::{
-    app::{App, AppError},
+    app::{App, AppError, remove_masquerade},
     config::{Args, Config},
-    nic::rules,
     telemetry::log,
 };
 use tokio::signal::unix::{SignalKind, signal};
@@ -32,7 +31,7 @@ fn main() -> ExitCode {
         Err(error) => return failure(1, &error),
     };
     if args.remove_masquerade {
-        return match runtime.block_on(rules::remove_masquerade()) {
+        return match remove_masquerade() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => failure(1, &error),
         };

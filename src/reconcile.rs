@@ -20,8 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     ledger::{Ledger, ReleaseIps, ReleaseOutcome},
     model::{Actor, ContainerId, Endpoint, PodIdentity, Sandbox},
-    nic::netns::Liveness,
-    service::sandbox::{describe, look},
+    service::sandbox::{Found, describe, look},
     telemetry::metrics::Metrics,
 };
 
@@ -48,7 +47,7 @@ pub struct Look {
     /// Which.
     pub sandbox: Sandbox,
     /// What was found.
-    pub found: Liveness,
+    pub found: Found,
 }
 
 /// What to do about dead sandboxes now.
@@ -66,8 +65,7 @@ impl Missing {
     /// Decides what to release, from one look at every witnessed sandbox. Remembers since when each is gone.
     pub fn plan(&mut self, looks: Vec<Look>, now: Instant, grace: Duration) -> Plan {
         let all = looks.len();
-        let (gone, _): (Vec<Look>, Vec<Look>) =
-            looks.into_iter().partition(|look| matches!(look.found, Liveness::Gone | Liveness::Replaced));
+        let (gone, _): (Vec<Look>, Vec<Look>) = looks.into_iter().partition(|look| look.found.is_dead());
         self.0.retain(|container, (sandbox, _)| {
             gone.iter().any(|look| look.container == *container && look.sandbox == *sandbox)
         });
@@ -228,8 +226,8 @@ async fn async_deletes(ledger: &Ledger, metrics: &Metrics, directory: &Path) {
 mod tests {
     use super::*;
 
-    fn looks(found: &[Liveness]) -> Vec<Look> {
-        let one = |(i, found): (usize, &Liveness)| Look {
+    fn looks(found: &[Found]) -> Vec<Look> {
+        let one = |(i, found): (usize, &Found)| Look {
             container: format!("c{i}").parse().unwrap(),
             sandbox: Sandbox { netns: "/run/netns/x".into(), device: 4, inode: i as u64 + 1 },
             found: *found,
@@ -237,8 +235,8 @@ mod tests {
         found.iter().enumerate().map(one).collect()
     }
 
-    const GRACE: Duration = Duration::from_secs(60);
-    use Liveness::{Alive, Gone, Replaced, Unknown};
+    const GRACE: Duration = Duration::from_mins(1);
+    use Found::{Alive, Gone, Replaced, Unknown};
 
     #[test]
     fn a_sandbox_is_released_after_the_grace_period_and_not_before() {

@@ -68,7 +68,8 @@ impl UnixSocket {
         }
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {
-                let error = io::Error::new(io::ErrorKind::AlreadyExists, "something that is no socket is there");
+                let error =
+                    io::Error::new(io::ErrorKind::AlreadyExists, "something that is no socket is there");
                 return Err(failed(error, "; move it away or choose another path"));
             }
             Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
@@ -146,7 +147,11 @@ impl Connected for PeerStream {
 }
 
 impl AsyncRead for PeerStream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }

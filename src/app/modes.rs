@@ -6,12 +6,15 @@
 
 use std::path::Path;
 
+use ipnet::IpNet;
+use tokio::task::spawn_blocking;
+
 use super::AppError;
 use crate::{
     config::Config,
     ledger::{Command, Ledger, MissingAssigned, NcOrigin, UpsertNc},
-    model::{Actor, NcId, OrchestratorType},
-    nic::rules,
+    model::{Actor, Family, NcId, OrchestratorType},
+    nic::{Backend, Masquerade, Netns, enable_forwarding},
     pool::static_cidr::{MOST_NCS, StaticNc, nc_id},
     service::{LegacyDocuments, LegacyFormat},
     store::legacy::LegacyFiles,
@@ -22,7 +25,8 @@ use crate::{
 pub(super) async fn standalone(ledger: &Ledger, ncs: &[StaticNc]) -> Result<(), AppError> {
     let actor = || Actor::internal("configuration");
     if ledger.view().orchestrator().kind.is_none() {
-        let node_id = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+        let node_id =
+            nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
         let command = Command::SetOrchestrator {
             kind: OrchestratorType::KubernetesCrd,
             node_id,
@@ -47,7 +51,9 @@ pub(super) async fn standalone(ledger: &Ledger, ncs: &[StaticNc]) -> Result<(), 
         let stored = ledger.view().nc(&spec.id).map(|nc| nc.record.clone());
         // A network that moved or shrank is a new definition of the same NC; the source may do that, a control plane not.
         let origin = match stored {
-            Some(stored) if stored.spec.ip_configuration.subnet != spec.ip_configuration.subnet => NcOrigin::Api,
+            Some(stored) if stored.spec.ip_configuration.subnet != spec.ip_configuration.subnet => {
+                NcOrigin::Api
+            }
             _ => NcOrigin::ControlPlane,
         };
         spec.host_primary_ip = None;
@@ -96,13 +102,33 @@ pub(super) async fn import_legacy(ledger: &Ledger, directory: &Path) -> Result<(
 
 /// Pods reach the world, or no longer do.
 pub(super) async fn masquerade(config: &Config) -> Result<(), AppError> {
-    let networks: Vec<ipnet::IpNet> = config.standalone_cidrs.iter().flat_map(StaticNc::networks).collect();
-    let failed = |error: rules::RulesError| AppError::Masquerade(error.to_string());
-    if config.masquerade {
-        rules::masquerade(&networks).await.map_err(failed)?;
-        tracing::info!(?networks, "traffic that leaves the pod networks is masqueraded");
-    } else if nix::unistd::geteuid().is_root() {
-        rules::remove_masquerade().await.map_err(failed)?;
+    let networks: Vec<IpNet> = config.standalone_cidrs.iter().flat_map(StaticNc::networks).collect();
+    let wanted = config.masquerade;
+    if !wanted && !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let done = spawn_blocking(move || {
+        if wanted { reach_the_world(networks).map(Some) } else { remove_masquerade().map(|()| None) }
+    });
+    let done = done.await.map_err(|error| AppError::Masquerade(error.to_string()))?;
+    if let Some(backend) = done.map_err(AppError::Masquerade)? {
+        tracing::info!(?backend, "traffic that leaves the pod networks is masqueraded");
     }
     Ok(())
+}
+
+/// Switches forwarding on and makes the rules.
+fn reach_the_world(networks: Vec<IpNet>) -> Result<Backend, String> {
+    let host = Netns::current().map_err(|error| error.to_string())?;
+    let mut families: Vec<Family> = networks.iter().map(|net| Family::of(net.addr())).collect();
+    families.dedup();
+    enable_forwarding(&host, &families).map_err(|error| error.to_string())?;
+    let rules = Masquerade { pods: networks, keep: Vec::new() };
+    rules.apply(&host).map_err(|error| error.to_string())
+}
+
+/// Removes the rules that this daemon made, in whatever run. Blocks.
+pub fn remove_masquerade() -> Result<(), String> {
+    let host = Netns::current().map_err(|error| error.to_string())?;
+    Masquerade::remove(&host).map_err(|error| error.to_string())
 }

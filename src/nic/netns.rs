@@ -1,61 +1,102 @@
-//! Network namespaces: opening, telling apart, entering.
+//! Network namespaces: opening, telling apart, and doing something inside one.
 //!
-//! A thread that calls `setns` belongs to that namespace, and a netlink socket stays in the namespace where it was opened. So
-//! whatever must happen inside a namespace happens on a short-lived thread; no runtime thread ever changes its namespace.
+//! A path proves nothing (it is reused, and stays behind as a plain file when a namespace is unmounted), so a namespace
+//! is known by the device and inode of its nsfs file.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io,
-    os::{fd::AsFd, unix::fs::MetadataExt},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+        unix::fs::MetadataExt,
+    },
     path::{Path, PathBuf},
     thread,
 };
 
 use nix::{
+    errno::Errno,
     sched::{CloneFlags, setns},
-    sys::statfs::{FsType, fstatfs},
+    sys::statfs::{FsType, fstatfs, statfs},
 };
 
-/// The magic of nsfs, the file system of namespaces (linux/magic.h). `proc` files lead there too once opened.
-const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
+use super::netlink::Netlink;
 
-/// What can go wrong with a namespace.
+/// `NSFS_MAGIC` of linux/magic.h.
+const NSFS: FsType = FsType(0x6e73_6673);
+
+/// What tells a network namespace from every other that exists at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NetnsId {
+    /// Device of the namespace file system.
+    pub device: u64,
+    /// Inode; the kernel reuses it after the namespace is gone.
+    pub inode: u64,
+}
+
+/// Whether a namespace that was recorded is still there.
+#[derive(Debug)]
+pub enum Liveness {
+    /// The path leads to the same namespace.
+    Alive,
+    /// The path leads to no namespace any more.
+    Gone,
+    /// The path leads to another namespace: the recorded one is gone, or at least no longer to be found there.
+    Different(NetnsId),
+    /// It could not be looked at, so nothing may be concluded.
+    Unknown(io::Error),
+}
+
+/// Why a namespace cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NetnsError {
-    /// There is nothing at the path, or something that is no namespace any more.
-    #[error("network namespace {path} is gone", path = path.display())]
+    /// Nothing is at the path, or no longer a namespace.
+    #[error("network namespace {} is gone", path.display())]
     Gone {
         /// The path.
         path: PathBuf,
     },
-    /// The path leads to this process's own namespace, which is no pod's.
-    #[error("network namespace {path} is the host's own", path = path.display())]
+    /// The namespace is the one this process lives in: wiring a pod there would reconfigure the host.
+    #[error("network namespace {} is the host's own; a pod needs one of its own", path.display())]
     Own {
         /// The path.
         path: PathBuf,
     },
-    /// The kernel refuses.
-    #[error("network namespace {path}: {what}: {source}", path = path.display())]
-    Io {
+    /// The path cannot be opened or inspected.
+    #[error("cannot open network namespace {}: {source}", path.display())]
+    Open {
         /// The path.
         path: PathBuf,
-        /// What was tried.
-        what: &'static str,
-        /// The kernel's answer.
+        /// What the kernel says.
         source: io::Error,
+    },
+    /// The namespace cannot be entered.
+    #[error("cannot enter network namespace {}: {source}; root (CAP_SYS_ADMIN) is needed", path.display())]
+    Enter {
+        /// The path.
+        path: PathBuf,
+        /// What the kernel says.
+        source: io::Error,
+    },
+    /// No netlink socket could be opened inside.
+    #[error("cannot open a netlink socket in network namespace {}: {source}", path.display())]
+    Netlink {
+        /// The path.
+        path: PathBuf,
+        /// What the kernel says.
+        source: io::Error,
+    },
+    /// The thread that was to work inside could not be started, or panicked.
+    #[error("the thread working in network namespace {} failed: {why}", path.display())]
+    Thread {
+        /// The path.
+        path: PathBuf,
+        /// What happened.
+        why: String,
     },
 }
 
-/// What tells one namespace from another: a path is reused, these are not while the namespace lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct NetnsId {
-    /// Device of nsfs.
-    pub device: u64,
-    /// Inode.
-    pub inode: u64,
-}
-
-/// An open network namespace: it lives as long as this does.
+/// An open network namespace. It exists at least as long as this does.
 #[derive(Debug)]
 pub struct Netns {
     file: File,
@@ -64,96 +105,143 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Opens a namespace by its path.
-    pub fn open(path: &Path) -> Result<Self, NetnsError> {
-        let failed = |what, source| NetnsError::Io { path: path.to_owned(), what, source };
-        let file = match File::open(path) {
+    /// Opens the namespace at `path`.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, NetnsError> {
+        let path = path.into();
+        let file = match File::open(&path) {
             Ok(file) => file,
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                return Err(NetnsError::Gone { path: path.to_owned() });
-            }
-            Err(error) => return Err(failed("open", error)),
+            Err(error) if is_gone(&error) => return Err(NetnsError::Gone { path }),
+            Err(source) => return Err(NetnsError::Open { path, source }),
         };
-        let magic = fstatfs(&file).map_err(|errno| failed("statfs", errno.into()))?.filesystem_type();
-        if magic != NSFS_MAGIC {
-            // The mount of a namespace that is gone leaves an ordinary file behind.
-            return Err(NetnsError::Gone { path: path.to_owned() });
+        match fstatfs(&file) {
+            Ok(stat) if stat.filesystem_type() == NSFS => {}
+            Ok(_) => return Err(NetnsError::Gone { path }),
+            Err(errno) => return Err(NetnsError::Open { path, source: errno.into() }),
         }
-        let meta = file.metadata().map_err(|error| failed("stat", error))?;
-        Ok(Self { file, path: path.to_owned(), id: NetnsId { device: meta.dev(), inode: meta.ino() } })
-    }
-
-    /// Opens a pod's namespace; refuses the one that this thread is in.
-    pub fn open_pod(path: &Path) -> Result<Self, NetnsError> {
-        let netns = Self::open(path)?;
-        if netns.id == Self::current()?.id {
-            return Err(NetnsError::Own { path: path.to_owned() });
+        match file.metadata() {
+            Ok(metadata) => {
+                let id = NetnsId { device: metadata.dev(), inode: metadata.ino() };
+                Ok(Self { file, path, id })
+            }
+            Err(source) => Err(NetnsError::Open { path, source }),
         }
-        Ok(netns)
     }
 
     /// The namespace of the calling thread.
     pub fn current() -> Result<Self, NetnsError> {
-        Self::open(Path::new("/proc/thread-self/ns/net"))
+        Self::open("/proc/thread-self/ns/net")
     }
 
-    /// What it is.
+    /// Opens the namespace at `path` for a pod: that of the host is refused.
+    pub fn open_pod(path: impl Into<PathBuf>, host: &Self) -> Result<Self, NetnsError> {
+        let pod = Self::open(path)?;
+        if pod.id == host.id { Err(NetnsError::Own { path: pod.path }) } else { Ok(pod) }
+    }
+
+    /// What tells it from others.
     pub fn id(&self) -> NetnsId {
         self.id
     }
 
-    /// Where it was opened.
+    /// The path that it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Runs `act` inside, on a thread of its own, and waits for it.
-    pub fn run<T: Send>(&self, act: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
-        let failed = |what, source| NetnsError::Io { path: self.path.clone(), what, source };
-        let inside = thread::scope(|scope| {
-            let entered = thread::Builder::new().name("netns".into()).spawn_scoped(scope, || {
-                setns(self.file.as_fd(), CloneFlags::CLONE_NEWNET).map_err(io::Error::from)?;
-                Ok::<T, io::Error>(act())
+    pub(crate) fn raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// Runs `work` on a thread of its own inside the namespace and waits for it. What is opened inside (sockets, files
+    /// under `/proc/sys/net`) belongs to the namespace for good; a process that is started inside lives in it.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
+        thread::scope(|scope| {
+            let inside = thread::Builder::new().name("netns".into()).spawn_scoped(scope, || {
+                setns(&self.file, CloneFlags::CLONE_NEWNET)
+                    .map_err(|errno| NetnsError::Enter { path: self.path.clone(), source: errno.into() })?;
+                Ok(work())
             });
-            match entered {
-                Ok(thread) => thread.join().map_err(|_| io::Error::other("the thread inside panicked"))?,
-                Err(error) => Err(error),
-            }
-        });
-        inside.map_err(|error| failed("enter", error))
+            let inside = inside
+                .map_err(|error| NetnsError::Thread { path: self.path.clone(), why: error.to_string() })?;
+            inside.join().unwrap_or_else(|panic| {
+                let why = panic.downcast_ref::<&str>().map_or("it panicked", |text| text);
+                Err(NetnsError::Thread { path: self.path.clone(), why: why.to_owned() })
+            })
+        })
+    }
+
+    /// Opens a netlink socket that lives in the namespace and is driven by the calling runtime.
+    ///
+    /// Must be called within a tokio runtime with I/O enabled.
+    pub fn netlink(&self) -> Result<Netlink, NetnsError> {
+        let runtime = tokio::runtime::Handle::current();
+        self.run(|| {
+            // The socket registers with the reactor of the caller.
+            let _entered = runtime.enter();
+            Netlink::open()
+        })?
+        .map_err(|source| NetnsError::Netlink { path: self.path.clone(), source })
     }
 }
 
 impl AsFd for Netns {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-/// What became of a namespace that was seen before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Liveness {
-    /// The path leads to the same namespace.
-    Alive,
-    /// The path leads nowhere, or to an ordinary file.
-    Gone,
-    /// The path leads to another namespace.
-    Replaced,
-    /// It cannot be told: permission, I/O, a parent directory that this process cannot see.
-    Unknown,
+/// Whether the namespace that was recorded as `id` at `path` is still there. Opens nothing, blocks on nothing.
+pub fn liveness(path: &Path, id: NetnsId) -> Liveness {
+    let metadata = match fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if is_gone(&error) => return Liveness::Gone,
+        Err(error) => return Liveness::Unknown(error),
+    };
+    match statfs(path) {
+        // A namespace that is unmounted leaves the file behind that it was mounted on.
+        Ok(stat) if stat.filesystem_type() != NSFS => Liveness::Gone,
+        Ok(_) => {
+            let found = NetnsId { device: metadata.dev(), inode: metadata.ino() };
+            if found == id { Liveness::Alive } else { Liveness::Different(found) }
+        }
+        Err(Errno::ENOENT | Errno::ESRCH) => Liveness::Gone,
+        Err(errno) => Liveness::Unknown(errno.into()),
+    }
 }
 
-/// Looks whether the namespace that was once at `path` is still there. Blocks for two system calls.
-pub fn liveness(path: &Path, id: NetnsId) -> Liveness {
-    match Netns::open(path) {
-        Ok(netns) if netns.id == id => Liveness::Alive,
-        Ok(_) => Liveness::Replaced,
-        Err(NetnsError::Gone { .. }) => {
-            // Without its directory this process cannot see the runtime's namespaces at all, and must not conclude that
-            // they are gone. A pid's directory under /proc goes with the pid.
-            let parent_seen = path.starts_with("/proc") || path.parent().is_some_and(Path::is_dir);
-            if parent_seen { Liveness::Gone } else { Liveness::Unknown }
+/// `/proc/PID/ns/net` of a dead process answers ESRCH, or ENOTDIR where a pid directory is no more.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::ENOENT | Errno::ESRCH | Errno::ENOTDIR))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_namespace_is_open_alive_and_refused_for_a_pod() {
+        let host = Netns::current().unwrap();
+        assert!(matches!(liveness(Path::new("/proc/self/ns/net"), host.id()), Liveness::Alive));
+        let error = Netns::open_pod("/proc/self/ns/net", &host).unwrap_err();
+        assert!(matches!(error, NetnsError::Own { .. }), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_namespace_is_gone() {
+        let id = Netns::current().unwrap().id();
+        let dir = tempfile::tempdir().unwrap();
+        let plain = dir.path().join("left-behind");
+        fs::write(&plain, "").unwrap();
+        for path in [plain.as_path(), &dir.path().join("absent"), &plain.join("below"), Path::new("")] {
+            assert!(matches!(Netns::open(path), Err(NetnsError::Gone { .. })), "{}", path.display());
+            assert!(matches!(liveness(path, id), Liveness::Gone), "{}", path.display());
         }
-        Err(_) => Liveness::Unknown,
+    }
+
+    #[test]
+    fn another_inode_is_a_different_namespace() {
+        let mut id = Netns::current().unwrap().id();
+        id.inode += 1;
+        assert!(matches!(liveness(Path::new("/proc/self/ns/net"), id), Liveness::Different(_)));
     }
 }

@@ -14,13 +14,15 @@ enum Call {
     Del(u64),
 }
 
-fn began(bench_start: BootTime, at: u64) -> Option<BootTime> {
-    Some(bench_start.plus(Duration::from_millis(at)))
+fn began(bench_start: BootTime, at: u64) -> BootTime {
+    bench_start.plus(Duration::from_millis(at))
 }
 
 fn arrive(bench: &mut Bench, start: BootTime, call: Call) -> Result<(), Rejection> {
     match call {
-        Call::Add(at) => bench.request_with(RequestIps { began: began(start, at), ..ask("c1") }).map(drop),
+        Call::Add(at) => {
+            bench.request_with(RequestIps { began: Some(began(start, at)), ..ask("c1") }).map(drop)
+        }
         Call::Record(at) => bench
             .run(Command::UpdateEndpoint(UpdateEndpoint {
                 container: id("c1"),
@@ -33,10 +35,12 @@ fn arrive(bench: &mut Bench, start: BootTime, call: Call) -> Result<(), Rejectio
                 }],
                 sandbox: None,
                 witnessed: false,
-                began: began(start, at),
+                began: Some(began(start, at)),
             }))
             .map(drop),
-        Call::Del(at) => bench.release_with(ReleaseIps { began: began(start, at), ..give("c1") }).map(drop),
+        Call::Del(at) => {
+            bench.release_with(ReleaseIps { began: Some(began(start, at)), ..give("c1") }).map(drop)
+        }
     }
 }
 
@@ -125,9 +129,9 @@ fn tombstones_age_out() {
     let mut bench = Bench::with_nc_a(2);
     let start = bench.now.boot;
     for i in 0..20 {
-        bench.release_with(ReleaseIps { began: began(start, i), ..give(&format!("c{i}")) }).unwrap();
+        bench.release_with(ReleaseIps { began: Some(began(start, i)), ..give(&format!("c{i}")) }).unwrap();
     }
-    bench.release_with(ReleaseIps { began: began(start, 99), ..give("c0") }).unwrap();
+    bench.release_with(ReleaseIps { began: Some(began(start, 99)), ..give("c0") }).unwrap();
     assert_eq!(bench.state.tombstones.len(), 20);
     bench.pass(Duration::from_hours(1));
     for _ in 0..6 {

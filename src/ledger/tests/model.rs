@@ -241,7 +241,9 @@ fn apply(bench: &mut Bench, naive: &mut Naive, step: &Step) {
         Step::Release { container } => {
             let held = naive.held(container);
             assert_eq!(bench.release(&format!("c{container}")).addresses, held);
-            held.into_iter().for_each(|ip| naive.let_go(ip));
+            for ip in held {
+                naive.let_go(ip);
+            }
         }
         Step::Upsert { nc: which, first, count, dual, keep } => {
             let wanted = listed(first, count, dual);
@@ -288,7 +290,9 @@ fn apply(bench: &mut Bench, naive: &mut Naive, step: &Step) {
 }
 
 /// Free lists included: the order in which addresses will be given is part of the state.
-fn fingerprint(state: &State) -> (Loaded, Vec<Vec<u32>>, Vec<(PodKey, Vec<u32>)>) {
+type Fingerprint = (Loaded, Vec<Vec<u32>>, Vec<(PodKey, Vec<u32>)>);
+
+fn fingerprint(state: &State) -> Fingerprint {
     let mut records = state.records();
     records.endpoints.sort_by(|a, b| a.container.cmp(&b.container));
     records.tombstones.sort_by(|a, b| a.container.cmp(&b.container));

@@ -36,7 +36,8 @@ impl<'a> Node<'a> {
     /// A field; absent is `null`.
     pub(super) fn get(&self, name: &str) -> Self {
         let field = self.value.as_object().and_then(|object| {
-            let folded = || object.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value);
+            let folded =
+                || object.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value);
             object.get(name).or_else(folded)
         });
         Self { value: field.unwrap_or(&NULL), path: format!("{}.{name}", self.path) }
@@ -100,7 +101,10 @@ impl<'a> Node<'a> {
     {
         match self.text()?.as_str() {
             "" => Ok(None),
-            text => text.parse().map(Some).map_err(|error: T::Err| format!("{}: {}", self.path, error.to_string())),
+            text => text
+                .parse()
+                .map(Some)
+                .map_err(|error: T::Err| format!("{}: {}", self.path, error.to_string())),
         }
     }
 

@@ -8,8 +8,9 @@ use super::json::{Node, Read, decode_bytes};
 use crate::{
     ledger::{LegacyNc, LegacyState},
     model::{
-        ContainerId, Endpoint, EndpointInterface, EndpointPolicy, IpConfiguration, MacAddr, MultiTenancyInfo, NcRoute,
-        NcSpec, NcType, NetworkInterfaceInfo, OrchestratorType, PodIdentity, Sandbox, SecondaryIpConfig, Timestamp,
+        ContainerId, Endpoint, EndpointInterface, EndpointPolicy, IpConfiguration, MacAddr, MultiTenancyInfo,
+        NcRoute, NcSpec, NcType, NetworkInterfaceInfo, OrchestratorType, PodIdentity, Sandbox,
+        SecondaryIpConfig, Timestamp,
     },
     service::LegacyDocuments,
 };
@@ -17,7 +18,8 @@ use crate::{
 /// The key that holds the daemon's part of `azure-cns.json`.
 pub(super) const CNS_KEY: &str = "ContainerNetworkService";
 /// What of it the model holds; the rest is carried along.
-const MODELLED: &[&str] = &["OrchestratorType", "NodeID", "ContainerIDByOrchestratorContext", "ContainerStatus"];
+const MODELLED: &[&str] =
+    &["OrchestratorType", "NodeID", "ContainerIDByOrchestratorContext", "ContainerStatus"];
 
 pub(super) fn parse(documents: &LegacyDocuments) -> Read<(LegacyState, Vec<String>)> {
     let mut state = LegacyState::default();
@@ -52,7 +54,9 @@ fn document(name: &str, content: &[u8]) -> Read<Option<Value>> {
     if content.iter().all(u8::is_ascii_whitespace) {
         return Ok(None);
     }
-    serde_json::from_slice(content).map(Some).map_err(|error| format!("{name} is no JSON: {error}; the file is kept as it is"))
+    serde_json::from_slice(content)
+        .map(Some)
+        .map_err(|error| format!("{name} is no JSON: {error}; the file is kept as it is"))
 }
 
 fn read_cns(
@@ -92,17 +96,12 @@ fn read_cns(
 
 fn read_nc(status: &Node<'_>, skipped: &mut Vec<String>) -> Read<LegacyNc> {
     let host = status.get("HostVersion");
-    let host_version = match host.text()?.as_str() {
-        "" | "-1" => None,
-        text => match text.parse() {
-            Ok(version) => Some(version),
-            Err(_) => {
-                // The reference refuses every later update of such an NC (38); here the host is simply asked again.
-                skipped.push(format!("{}: Invalid hostVersion is {text}; taken as not reported", host.path));
-                None
-            }
-        },
-    };
+    let text = host.text()?;
+    let host_version = text.parse().ok();
+    if host_version.is_none() && !matches!(text.as_str(), "" | "-1") {
+        // The reference refuses every later update of such an NC (38); here the host is simply asked again.
+        skipped.push(format!("{}: Invalid hostVersion is {text}; taken as not reported", host.path));
+    }
     Ok(LegacyNc {
         spec: read_spec(&status.get("CreateNetworkContainerRequest"))?,
         host_version,
@@ -127,7 +126,10 @@ fn read_spec(request: &Node<'_>) -> Read<NcSpec> {
     spec.ip_configuration = read_ip_configuration(&request.get("IPConfiguration"))?;
     spec.ipv6_configuration = read_ip_configuration(&request.get("IPv6Configuration"))?;
     for (id, config) in request.get("SecondaryIPConfigs").entries()? {
-        let address = config.get("IPAddress").address()?.ok_or_else(|| format!("{}.IPAddress is empty", config.path))?;
+        let address = config
+            .get("IPAddress")
+            .address()?
+            .ok_or_else(|| format!("{}.IPAddress is empty", config.path))?;
         let nc_version = u64::try_from(config.get("NCVersion").integer()?).unwrap_or(0);
         let id = id.parse().map_err(|error| format!("{}: {error}", config.path))?;
         spec.secondary_ip_configs.insert(id, SecondaryIpConfig { address, nc_version });
@@ -203,7 +205,11 @@ fn read_endpoint(id: &str, record: &Node<'_>) -> Read<Endpoint> {
     let mut endpoint = empty_endpoint(container, pod(&record.get("PodNamespace"), &record.get("PodName"))?);
     for (name, info) in record.get("IfnameToIPMap").entries()? {
         let mut nic = EndpointInterface {
-            ifname: if name.is_empty() { None } else { Some(name.parse().map_err(|e| format!("{}: {e}", info.path))?) },
+            ifname: if name.is_empty() {
+                None
+            } else {
+                Some(name.parse().map_err(|e| format!("{}: {e}", info.path))?)
+            },
             nic_type: info.get("NICType").parsed()?,
             mac: info.get("MacAddress").parsed()?,
             nc: info.get("NetworkContainerID").parsed()?,

@@ -29,7 +29,8 @@ impl crate::ledger::Persist for NoDisk {
 
 async fn imported(documents: &LegacyDocuments) -> (Ledger, Vec<String>) {
     let (ledger, _writer, _) =
-        Ledger::start(Box::new(NoDisk), Loaded::default(), LedgerConfig::default(), std::sync::Arc::new(())).unwrap();
+        Ledger::start(Box::new(NoDisk), Loaded::default(), LedgerConfig::default(), std::sync::Arc::new(()))
+            .unwrap();
     let (state, mut skipped) = LegacyFiles.parse(documents).unwrap();
     let report = ledger.import_legacy(Actor::default(), state).await.unwrap();
     skipped.extend(report.skipped);
@@ -114,7 +115,8 @@ async fn the_stateful_plugins_file_gives_its_pods_and_gets_them_back() {
 
 #[test]
 fn a_file_that_is_no_json_is_an_error_that_says_where() {
-    let documents = LegacyDocuments { azure_cns: b"{\"ContainerNetworkService\": {".to_vec(), ..Default::default() };
+    let documents =
+        LegacyDocuments { azure_cns: b"{\"ContainerNetworkService\": {".to_vec(), ..Default::default() };
     let error = LegacyFiles.parse(&documents).unwrap_err();
     assert!(error.contains("azure-cns.json is no JSON") && error.contains("line 1"), "{error}");
     assert_eq!(LegacyFiles.parse(&LegacyDocuments::default()).unwrap().0, LegacyState::default());
@@ -128,6 +130,7 @@ fn a_wrong_value_is_named_by_its_path() {
         {"NetworkContainerid":"5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11","NetworkContainerType":"Docker","Routes":7}}}}}"#;
     let documents = LegacyDocuments { azure_cns: cns.to_vec(), ..Default::default() };
     let (_, skipped) = LegacyFiles.parse(&documents).unwrap();
-    let path = "azure-cns.json.ContainerNetworkService.ContainerStatus.x.CreateNetworkContainerRequest.Routes";
+    let path =
+        "azure-cns.json.ContainerNetworkService.ContainerStatus.x.CreateNetworkContainerRequest.Routes";
     assert!(skipped[0].contains(path) && skipped[0].contains("a list is expected, found 7"), "{skipped:?}");
 }

@@ -14,8 +14,8 @@ use super::{
 use crate::{
     ledger::View,
     model::{
-        Endpoint, EndpointInterface, IpConfiguration, NcLifecycle, NcRecord, NcSpec, Now, OnRelease, OrchestratorType,
-        PodIdentity,
+        Endpoint, EndpointInterface, IpConfiguration, NcLifecycle, NcRecord, NcSpec, Now, OnRelease,
+        OrchestratorType, PodIdentity,
     },
     service::LegacyDocuments,
 };
@@ -137,7 +137,7 @@ struct Route<'a> {
 #[derive(Serialize)]
 struct Policy<'a> {
     #[serde(rename = "Type")]
-    policy_type: &'a str,
+    kind: &'a str,
     #[serde(rename = "EndpointType")]
     endpoint_type: &'a str,
     #[serde(rename = "Settings")]
@@ -231,7 +231,8 @@ fn cns(view: &View, extra: &Map<String, Value>) -> Result<BTreeMap<String, Value
     let mut carried = |name: &str, zero: Value| inner.remove(name).unwrap_or(zero);
     let networks = carried("Networks", Value::Object(Map::new()));
     let (location, network_type) = (carried("Location", "".into()), carried("NetworkType", "".into()));
-    let (initialized, pnp_ids) = (carried("Initialized", false.into()), carried("PnpIDByMacAddress", Value::Null));
+    let (initialized, pnp_ids) =
+        (carried("Initialized", false.into()), carried("PnpIDByMacAddress", Value::Null));
     carried("TimeStamp", Value::Null);
     let kind = view.orchestrator().kind;
     let mut ncs = BTreeMap::new();
@@ -299,7 +300,7 @@ fn request<'a>(view: &View, spec: &'a NcSpec) -> Result<Request<'a>, String> {
     for policy in &spec.endpoint_policies {
         let settings = if policy.settings.is_empty() { "null" } else { &policy.settings };
         policies.push(Policy {
-            policy_type: &policy.policy_type,
+            kind: &policy.policy_type,
             endpoint_type: &policy.endpoint_type,
             settings: RawValue::from_string(settings.to_owned()).map_err(|error| error.to_string())?,
         });
@@ -320,10 +321,9 @@ fn request<'a>(view: &View, spec: &'a NcSpec) -> Result<Request<'a>, String> {
         primary: Configuration::of(&spec.ip_configuration),
         ipv6: Configuration::of(&spec.ipv6_configuration),
         secondaries: (!secondaries.is_empty()).then_some(secondaries),
-        multi_tenancy_info: spec
-            .multi_tenancy
-            .as_ref()
-            .map_or(Tenancy { encap_type: "", id: 0 }, |info| Tenancy { encap_type: &info.encap_type, id: info.id }),
+        multi_tenancy_info: spec.multi_tenancy.as_ref().map_or(Tenancy { encap_type: "", id: 0 }, |info| {
+            Tenancy { encap_type: &info.encap_type, id: info.id }
+        }),
         cnet_address_space: some(&spec.cnet_address_space)
             .map(|spaces| spaces.iter().map(|net| Subnet::of(Some(*net))).collect()),
         routes: some(&spec.routes).map(|routes| routes.iter().map(route).collect()),
@@ -447,7 +447,8 @@ fn vnet(view: &View, extra: &Map<String, Value>) -> Value {
         // What lives keeps what the CNI wrote of it; what does not is gone.
         endpoints.retain(|id, _| living.remove(id).is_some());
     }
-    if let Some(endpoints) = all.first_mut().and_then(|network| network.get_mut("Endpoints")?.as_object_mut()) {
+    if let Some(endpoints) = all.first_mut().and_then(|network| network.get_mut("Endpoints")?.as_object_mut())
+    {
         endpoints.extend(living);
     }
     document
