@@ -1,0 +1,3 @@
+//! The NIC subsystem: the only module that touches the kernel's network.
+
+pub mod netns;
