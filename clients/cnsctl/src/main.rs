@@ -1,6 +1,7 @@
 //! The operator's command line for the cns daemon.
 
 mod args;
+mod bundle;
 mod cni;
 mod doctor;
 mod endpoint;
@@ -66,6 +67,7 @@ async fn ask(command: Command, client: &Client, out: &mut Out) -> Result<(), Fai
         Command::Explain { subject } => explain::run(&subject, client, out).await,
         Command::Watch { after } => events::watch(after, client, out).await,
         Command::Doctor => doctor::run(client, out).await,
+        Command::Bundle { dir } => bundle::run(&dir, client, out).await,
         Command::Migrate(command) => migrate::run(command, client, out).await,
         Command::Cni(_) | Command::Completion { .. } => Ok(()),
     }

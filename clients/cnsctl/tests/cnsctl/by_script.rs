@@ -50,8 +50,8 @@ fn refusal(code: Code, message: &str, reason: &str, return_code: &str, retry: Op
     Answer::Refusal(Status::with_error_details(code, message, details))
 }
 
-fn pod() -> Option<pb::PodIdentity> {
-    Some(pb::PodIdentity { namespace: "default".into(), name: "web-0".into() })
+fn pod() -> pb::PodIdentity {
+    pb::PodIdentity { namespace: "default".into(), name: "web-0".into() }
 }
 
 fn event(sequence: u64) -> pb::WatchEventsResponse {
@@ -60,7 +60,7 @@ fn event(sequence: u64) -> pb::WatchEventsResponse {
         time: Some(pb_time()),
         operation: "RequestIPConfigs".into(),
         container_id: "c1".into(),
-        pod: pod(),
+        pod: Some(pod()),
         ip_addresses: vec!["10.244.0.5".into()],
         outcome: pb::EventOutcome::Done as i32,
         ..Default::default()
@@ -250,6 +250,31 @@ fn watch_ends_when_nobody_reads_though_nothing_happens() {
     // The reader is dropped here; no second event will ever make `watch` write.
     let ended = child.wait_with_output().unwrap();
     assert_eq!((ended.status.code(), ended.stderr.as_slice()), (Some(0), b"".as_slice()), "{ended:?}");
+}
+
+#[test]
+fn a_bundle_is_written_for_its_owner_only_and_overwrites_nothing() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let chunk = |file: &str, chunk: &'static [u8]| pb::CollectBundleResponse {
+        file_name: file.into(),
+        chunk: chunk.into(),
+    };
+    let chunks =
+        [chunk("config.json", b"{}"), chunk("journal.jsonl", b"1\n"), chunk("journal.jsonl", b"2\n")];
+    let bytes = chunks.iter().map(|message| prost::Message::encode_to_vec(message).into()).collect();
+    let daemon = Daemon::start([("DebugService/CollectBundle", Answer::Messages(bytes))]);
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("case");
+    let bundle = || {
+        let mut command = command(&daemon, &["bundle", "--dir"]);
+        ran(command.arg(&target))
+    };
+    assert_eq!(bundle().succeeds().lines().count(), 3);
+    assert_eq!(std::fs::read(target.join("journal.jsonl")).unwrap(), b"1\n2\n");
+    let mode = std::fs::metadata(target.join("config.json")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(bundle().fails(1).contains("config.json"), "an existing file is not overwritten");
 }
 
 #[test]
