@@ -23,8 +23,8 @@ use crate::{
 const NC: &str = "5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11";
 
 fn command(daemon: &Daemon, line: &[&str]) -> Command {
-    let mut command = cnsctl(line);
-    command.arg("--socket").arg(daemon.socket());
+    let mut command = cnsctl(["--socket"]);
+    command.arg(daemon.socket()).args(line);
     command
 }
 
