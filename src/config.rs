@@ -54,6 +54,8 @@ pub struct Config {
     pub reconcile_grace: Duration,
     /// Where plugins leave releases that they could not deliver.
     pub async_delete_dir: PathBuf,
+    /// Where the reference's files are taken over from at the first start.
+    pub import_legacy: Option<PathBuf>,
     /// Journal entries kept of commands that took effect; a quarter as many are kept of refused ones.
     pub journal_entries: u64,
     /// Calls worked on at once.
@@ -197,6 +199,7 @@ impl Config {
             reconcile_interval: args.reconcile_interval,
             reconcile_grace: args.reconcile_grace,
             async_delete_dir: absolute("async-delete-dir", &args.async_delete_dir)?,
+            import_legacy: args.import_legacy.clone(),
             journal_entries: args.journal_entries,
             max_concurrent_requests: args.max_concurrent_requests,
             drain_timeout: args.drain_timeout,

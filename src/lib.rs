@@ -1,6 +1,8 @@
 //! `cns`: the node service that gives containers their network.
 
 #[cfg(feature = "daemon")]
+pub mod app;
+#[cfg(feature = "daemon")]
 pub mod config;
 #[cfg(feature = "daemon")]
 pub mod ledger;

@@ -28,6 +28,10 @@ use crate::{
     proto::v1 as pb,
 };
 
+/// The longest that a call may take; ours end well inside the 15 s after which legacy clients give up (design §3). Streams
+/// are bound only until they begin.
+pub const RPC_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// What the services know of the daemon beside the ledger.
 #[derive(Debug)]
 pub struct Facts {

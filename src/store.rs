@@ -5,6 +5,7 @@
 //! full disk needs no restart.
 
 mod codec;
+pub mod legacy;
 mod lock;
 mod quarantine;
 mod tables;

@@ -83,6 +83,10 @@ pub struct Args {
     #[arg(long, value_name = "DIR", default_value = "/var/run/azure-vnet/deleteIDs", value_hint = ValueHint::DirPath)]
     pub async_delete_dir: PathBuf,
 
+    /// At the first start, take over azure-cns.json, azure-endpoints.json and azure-vnet.json from this directory
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub import_legacy: Option<PathBuf>,
+
     /// Journal entries to keep, for `cnsctl explain`
     #[arg(long, value_name = "COUNT", default_value_t = 16_384)]
     pub journal_entries: u64,

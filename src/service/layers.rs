@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tonic::{
     Code, Status,
     body::Body,
-    transport::server::{TcpConnectInfo, UdsConnectInfo},
+    transport::server::{TlsConnectInfo, UdsConnectInfo},
 };
 use tower::{Layer, Service};
 
@@ -158,6 +158,11 @@ fn caller(request: &Request<Body>) -> Caller {
     if let Some(AcceptedFrom(caller)) = extensions.get::<AcceptedFrom>() {
         return caller.clone();
     }
+    if let Some(info) = extensions.get::<TlsConnectInfo<AcceptedFrom>>() {
+        // The listener takes only clients whose certificate the configured authority signed.
+        let certified = info.peer_certs().is_some_and(|certs| !certs.is_empty());
+        return Caller { certified, ..info.get_ref().0.clone() };
+    }
     if let Some(info) = extensions.get::<UdsConnectInfo>() {
         return match info.peer_cred {
             Some(cred) => Caller::unix(
@@ -168,8 +173,7 @@ fn caller(request: &Request<Body>) -> Caller {
             None => Caller::unix(None, None, None),
         };
     }
-    let peer = extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
-    peer.map_or_else(Caller::default, |peer| Caller::tcp(peer, None, false))
+    Caller::default()
 }
 
 /// The caller's id for the request if it sent a sane one, else a new one.
