@@ -67,6 +67,12 @@ pub(crate) enum Command {
     },
     /// Check the node: broken invariants, leaks, and what the daemon would clean up
     Doctor,
+    /// Collect what a support case needs: configuration, state, journal, findings
+    Bundle {
+        /// The directory for the files; it is made if it is missing
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+    },
     /// Move state from and to the files of the reference implementation
     #[command(subcommand)]
     Migrate(MigrateCommand),

@@ -47,7 +47,7 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     }
 }
 
-fn shown(path: &Path) -> String {
+pub(crate) fn shown(path: &Path) -> String {
     if path.as_os_str() == "-" { "standard input".to_owned() } else { path.display().to_string() }
 }
 
@@ -68,7 +68,10 @@ mod tests {
     #[test]
     fn json_and_yaml_give_the_same() {
         let expected = Value { ip_address: "10.0.0.1".into(), routes: vec!["0.0.0.0/0".into()] };
-        assert_eq!(parse::<Value>(r#"{"ipAddress": "10.0.0.1", "routes": ["0.0.0.0/0"]}"#).unwrap(), expected);
+        assert_eq!(
+            parse::<Value>(r#"{"ipAddress": "10.0.0.1", "routes": ["0.0.0.0/0"]}"#).unwrap(),
+            expected
+        );
         assert_eq!(parse::<Value>("ipAddress: 10.0.0.1\nroutes:\n  - 0.0.0.0/0\n").unwrap(), expected);
     }
 

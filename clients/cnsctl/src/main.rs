@@ -1,18 +1,31 @@
 //! The operator's command line for the cns daemon.
 
 mod args;
+mod bundle;
 mod cni;
+mod doctor;
+mod endpoint;
+mod events;
+mod explain;
 mod failure;
 mod files;
+mod input;
+mod ip;
+mod migrate;
+mod nc;
 mod output;
+mod reader_gone;
+mod status;
+mod view;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use cns_client::{Client, Options, Retry};
 
 use crate::{
     args::{Cli, Command},
-    failure::Failure,
+    failure::{Exit, Failure},
     output::Out,
 };
 
@@ -33,6 +46,29 @@ fn run(cli: Cli) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut Cli::command(), "cnsctl", &mut script);
             out.write(&script)
         }
-        _ => Ok(()),
+        command => {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(|error| Failure::new(Exit::Failed, format!("cannot start: {error}")))?;
+            let options = Options { deadline: cli.timeout, retry: Retry::default() };
+            runtime.block_on(async { ask(command, &Client::new(socket, options)?, &mut out).await })
+        }
+    }
+}
+
+/// The commands that need the daemon.
+async fn ask(command: Command, client: &Client, out: &mut Out) -> Result<(), Failure> {
+    match command {
+        Command::Status => status::run(client, out).await,
+        Command::Ip(command) => ip::run(command, client, out).await,
+        Command::Nc(command) => nc::run(command, client, out).await,
+        Command::Endpoint(command) => endpoint::run(command, client, out).await,
+        Command::Explain { subject } => explain::run(&subject, client, out).await,
+        Command::Watch { after } => events::watch(after, client, out).await,
+        Command::Doctor => doctor::run(client, out).await,
+        Command::Bundle { dir } => bundle::run(&dir, client, out).await,
+        Command::Migrate(command) => migrate::run(command, client, out).await,
+        Command::Cni(_) | Command::Completion { .. } => Ok(()),
     }
 }

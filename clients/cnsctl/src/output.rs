@@ -46,6 +46,13 @@ impl Cell {
     }
 }
 
+#[cfg(test)]
+impl Cell {
+    pub(crate) fn into_text(self) -> String {
+        self.text
+    }
+}
+
 impl<T: Into<String>> From<T> for Cell {
     fn from(text: T) -> Self {
         Self { text: text.into(), tone: Tone::Plain }
@@ -111,6 +118,11 @@ impl Out {
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
             || std::env::var_os("TERM").is_some_and(|value| value == "dumb");
         Self { sink: Box::new(io::stdout().lock()), format, terminal, colour: terminal && !plain }
+    }
+
+    /// Whether people look at it.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.terminal
     }
 
     /// Prints `value`, or `page` of it for people.
@@ -268,11 +280,15 @@ pub(crate) fn age(then: Timestamp, now: Timestamp) -> String {
 /// A length of time in its largest unit that gives at least two of it.
 pub(crate) fn duration(length: SignedDuration) -> String {
     let seconds = length.as_secs();
-    match seconds {
-        ..120 => format!("{seconds} s"),
-        ..7_200 => format!("{} min", seconds / 60),
-        ..172_800 => format!("{} h", seconds / 3_600),
-        _ => format!("{} d", seconds / 86_400),
+    let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
+    if days >= 2 {
+        format!("{days} d")
+    } else if hours >= 2 {
+        format!("{hours} h")
+    } else if minutes >= 2 {
+        format!("{minutes} min")
+    } else {
+        format!("{seconds} s")
     }
 }
 

@@ -30,7 +30,8 @@ pub struct Retry {
     pub attempts: u32,
     /// Wait before the second call; doubles with each.
     pub first_wait: Duration,
-    /// The longest wait.
+    /// The longest wait. If the daemon asks for a longer one, the refusal is the answer: whoever called us has more
+    /// patience than a call has.
     pub longest_wait: Duration,
 }
 
@@ -64,7 +65,7 @@ impl Retry {
             self.first_wait.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(self.longest_wait);
         let asked = error.refusal().and_then(|refusal| refusal.retry_after).unwrap_or_default();
         let wait = spread(doubled.max(asked), asked);
-        (wait < remaining).then_some(wait)
+        (asked <= self.longest_wait && wait < remaining).then_some(wait)
     }
 }
 
@@ -140,11 +141,13 @@ mod tests {
     }
 
     #[test]
-    fn the_daemons_wish_is_a_lower_bound_and_the_deadline_an_upper_one() {
-        let asked = Duration::from_secs(2);
+    fn the_daemons_wish_is_a_lower_bound_and_our_patience_an_upper_one() {
+        let asked = Duration::from_millis(900);
         let error = refused(Code::ResourceExhausted, Some(asked));
         assert!(Retry::default().wait(1, &error, Effect::Once, AMPLE).unwrap() >= asked);
-        assert_eq!(Retry::default().wait(1, &error, Effect::Once, Duration::from_secs(1)), None);
+        assert_eq!(Retry::default().wait(1, &error, Effect::Once, Duration::from_millis(500)), None);
+        let later = refused(Code::ResourceExhausted, Some(Duration::from_secs(2)));
+        assert_eq!(Retry::default().wait(1, &later, Effect::Once, AMPLE), None, "told, not waited for");
     }
 
     #[test]

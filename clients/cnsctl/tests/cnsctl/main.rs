@@ -3,4 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 mod alone;
+mod by_script;
 mod fixture;
+mod scripted;
