@@ -3,5 +3,6 @@
 #[cfg(feature = "daemon")]
 pub mod ledger;
 pub mod model;
+pub mod nic;
 pub mod paths;
 pub mod proto;
