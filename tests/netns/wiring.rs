@@ -303,5 +303,6 @@ async fn namespaces_are_told_apart() {
     assert!(matches!(liveness(&path, id), Liveness::Gone));
     // `pod` holds the old namespace, so the new one under the same path cannot have its inode.
     let again = lab.pod("pod");
-    assert!(matches!(liveness(&path, id), Liveness::Different(found) if found == again.netns.id()));
+    assert_eq!(liveness(&path, id), Liveness::Replaced);
+    assert_eq!(liveness(&path, again.netns.id()), Liveness::Alive);
 }

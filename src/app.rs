@@ -1,0 +1,319 @@
+//! The composition root: which parts a channel mode starts, in which order, and how they stop.
+//!
+//! [`App::build`] does everything that can be refused: it opens the store, starts the ledger, brings the mode's source in line
+//! and binds every listener. [`App::run`] serves until told to stop, then stops in reverse order.
+
+mod listeners;
+mod modes;
+
+use std::{path::PathBuf, sync::Arc, time::Instant};
+
+use tokio::{net::TcpListener, sync::watch, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+use tonic_health::server::HealthReporter;
+
+use self::listeners::{UnixSocket, incoming_tcp};
+use crate::{
+    config::Config,
+    ledger::{Health, Ledger, LedgerConfig, LedgerError, WriterThread},
+    proto,
+    reconcile::{self, Settings},
+    service::{Context, Facts, RPC_LIMIT, layers::GateLayer, peer::Policy},
+    store::{Store, StoreError, StoreOptions, legacy::LegacyFiles},
+    telemetry::{http, metrics::Metrics},
+};
+
+/// The services whose health is told one by one; `""` stands for the whole.
+const SERVICES: &[&str] = &[
+    "",
+    "cns.v1.IpamService",
+    "cns.v1.NetworkContainerService",
+    "cns.v1.EndpointService",
+    "cns.v1.NodeService",
+    "cns.v1.DebugService",
+];
+
+/// Why the daemon cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The ledger.
+    #[error("the ledger cannot start: {0}")]
+    Ledger(#[from] LedgerError),
+    /// A listener.
+    #[error("{what} {at}: {source}{remedy}")]
+    Listen {
+        /// Which flag.
+        what: &'static str,
+        /// Its value.
+        at: String,
+        /// What the kernel says.
+        source: std::io::Error,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// A file of the TCP listener's TLS.
+    #[error("{what} {path}: {source}", path = path.display())]
+    TlsFile {
+        /// Which flag.
+        what: &'static str,
+        /// Its value.
+        path: PathBuf,
+        /// What is wrong.
+        source: std::io::Error,
+    },
+    /// The gRPC server.
+    #[error("gRPC: {0}")]
+    Grpc(#[from] tonic::transport::Error),
+    /// Reflection's descriptors.
+    #[error("reflection: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+    /// Files of an earlier implementation that cannot be read.
+    #[error("--import-legacy: {0}")]
+    Import(String),
+    /// Packet rules.
+    #[error("--masquerade: {0}; run with --masquerade=false to do without")]
+    Masquerade(String),
+    /// A part ended that must not.
+    #[error("{0} ended unexpectedly; this is a bug, the daemon stops so that it can be started anew")]
+    PartEnded(&'static str),
+}
+
+/// The daemon, built and not yet serving.
+#[derive(Debug)]
+pub struct App {
+    config: Config,
+    ledger: Ledger,
+    writer: WriterThread,
+    context: Context,
+    metrics: Arc<Metrics>,
+    unix: UnixSocket,
+    tcp: Option<TcpListener>,
+    tls: Option<ServerTlsConfig>,
+    http: Option<TcpListener>,
+    stopping: CancellationToken,
+}
+
+impl App {
+    /// Makes every part; nothing serves yet.
+    pub async fn build(config: Config) -> Result<Self, AppError> {
+        let metrics = Metrics::new();
+        let (store, loaded, report) = Store::open(&StoreOptions::new(config.state_dir.clone())?)?;
+        if let Some((aside, why)) = &report.set_aside {
+            tracing::error!(
+                kept = %aside.display(), why,
+                "the state file was damaged and is set aside; the state is rebuilt, pods' addresses may be unknown"
+            );
+        }
+        let journal = Arc::new(store.journal());
+        let ledger_config = LedgerConfig {
+            cool_down: config.cool_down,
+            journal_effects: config.journal_entries,
+            journal_refusals: (config.journal_entries / 4).max(1),
+            ..LedgerConfig::default()
+        };
+        let (ledger, writer, repairs) =
+            Ledger::start(Box::new(store), loaded, ledger_config, metrics.clone())?;
+        for repair in repairs {
+            tracing::error!(repair, "the state contradicted itself and was repaired");
+        }
+        metrics.set_totals(ledger.view().totals());
+        let stopping = CancellationToken::new();
+        let facts = Facts {
+            channel_mode: config.channel_mode.to_owned(),
+            state_directory: config.state_dir.clone(),
+            started: Instant::now(),
+            config_json: config.to_json(),
+            programmed: Some(0),
+        };
+        let context = Context::new(ledger.clone(), facts, journal, Arc::new(LegacyFiles), stopping.clone());
+        if let Some(directory) = config.import_legacy.as_ref().filter(|_| report.is_new) {
+            modes::import_legacy(&ledger, directory).await?;
+        }
+        modes::standalone(&ledger, &config.standalone_cidrs).await?;
+        modes::masquerade(&config).await?;
+        let unix = UnixSocket::bind(&config.grpc_socket)?;
+        let tcp = match config.grpc_bind_address {
+            Some(address) => Some(bind_tcp("--grpc-bind-address", address).await?),
+            None => None,
+        };
+        let http = match config.metrics_bind_address {
+            Some(address) => Some(bind_tcp("--metrics-bind-address", address).await?),
+            None => None,
+        };
+        let tls = tls(&config)?;
+        Ok(Self { config, ledger, writer, context, metrics, unix, tcp, tls, http, stopping })
+    }
+
+    /// Serves until `shutdown` is ready, then drains within the configured bound.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), AppError> {
+        let Self { config, ledger, writer, context, metrics, unix, tcp, tls, http, stopping } = self;
+        let (reporter, health_service) = tonic_health::server::health_reporter();
+        let policy = Policy::new(config.allow_uids.clone(), config.allow_gids.clone());
+        let gate = GateLayer::new(policy, config.max_concurrent_requests, metrics.clone());
+        let routes = context.routes().add_service(health_service);
+        let reflection = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let routes =
+            routes.add_service(reflection().build_v1()?).add_service(reflection().build_v1alpha()?).prepare();
+
+        let mut servers = JoinSet::new();
+        let server = || Server::builder().layer(gate.clone()).timeout(RPC_LIMIT);
+        let socket = unix.path().to_owned();
+        let (incoming, guard) = unix.incoming(stopping.clone());
+        let router = server().add_routes(routes.clone());
+        let stop = stopping.clone().cancelled_owned();
+        servers.spawn(async move {
+            router.serve_with_incoming_shutdown(incoming, stop).await.map_err(AppError::from)
+        });
+        if let Some(listener) = tcp {
+            tracing::info!(address = ?listener.local_addr().ok(), tls = tls.is_some(), "gRPC over TCP");
+            let mut server = server();
+            if let Some(tls) = tls {
+                server = server.tls_config(tls)?;
+            }
+            let router = server.add_routes(routes);
+            let stop = stopping.clone().cancelled_owned();
+            let incoming = incoming_tcp(listener, stopping.clone());
+            servers.spawn(async move {
+                router.serve_with_incoming_shutdown(incoming, stop).await.map_err(AppError::from)
+            });
+        }
+        if let Some(listener) = http {
+            tracing::info!(address = ?listener.local_addr().ok(), "metrics and probes over HTTP");
+            let router = http::router(metrics.clone(), ledger.health());
+            let stop = stopping.clone().cancelled_owned();
+            servers.spawn(async move {
+                axum::serve(listener, router).with_graceful_shutdown(stop).await.map_err(|source| {
+                    AppError::Listen { what: "--metrics-bind-address", at: String::new(), source, remedy: "" }
+                })
+            });
+        }
+        let mut parts = JoinSet::new();
+        let settings = Settings {
+            interval: config.reconcile_interval,
+            grace: config.reconcile_grace,
+            async_delete_dir: config.async_delete_dir.clone(),
+        };
+        parts.spawn(reconcile::run(ledger.clone(), metrics.clone(), settings, stopping.clone()));
+        parts.spawn(report_health(reporter, ledger.health(), stopping.clone()));
+        parts.spawn(watchdog(ledger.health(), stopping.clone()));
+
+        tracing::info!(socket = %socket.display(), version = env!("CARGO_PKG_VERSION"), "ready");
+        notify(&[sd_notify::NotifyState::Ready, sd_notify::NotifyState::Status("serving")]);
+        let mut health = ledger.health();
+        let ended = tokio::select! {
+            () = shutdown => Ok(()),
+            Some(server) = servers.join_next() => match server {
+                Ok(Err(error)) => Err(error),
+                _ => Err(AppError::PartEnded("a listener")),
+            },
+            Some(_) = parts.join_next() => Err(AppError::PartEnded("a background task")),
+            () = writer_ended(&mut health) => Err(AppError::PartEnded("the ledger's writer")),
+        };
+
+        notify(&[sd_notify::NotifyState::Stopping]);
+        tracing::info!(bound = ?config.drain_timeout, "stopping: calls that are being worked on are finished");
+        stopping.cancel();
+        let drained = tokio::time::timeout(config.drain_timeout, async {
+            while servers.join_next().await.is_some() {}
+            while parts.join_next().await.is_some() {}
+        });
+        if drained.await.is_err() {
+            tracing::warn!("some calls did not finish in time and are cut off");
+            servers.abort_all();
+            parts.abort_all();
+        }
+        drop(guard);
+        ledger.stop().await;
+        let joined = tokio::task::spawn_blocking(move || writer.join()).await;
+        if !joined.unwrap_or(false) && ended.is_ok() {
+            return Err(AppError::PartEnded("the ledger's writer"));
+        }
+        tracing::info!("stopped");
+        ended
+    }
+}
+
+async fn bind_tcp(what: &'static str, address: std::net::SocketAddr) -> Result<TcpListener, AppError> {
+    TcpListener::bind(address).await.map_err(|source| AppError::Listen {
+        what,
+        at: address.to_string(),
+        remedy: if source.kind() == std::io::ErrorKind::AddrInUse { "; choose another port" } else { "" },
+        source,
+    })
+}
+
+fn tls(config: &Config) -> Result<Option<ServerTlsConfig>, AppError> {
+    let Some(files) = &config.tls else { return Ok(None) };
+    let read = |what, path: &PathBuf| {
+        std::fs::read(path).map_err(|source| AppError::TlsFile { what, path: path.clone(), source })
+    };
+    let identity = Identity::from_pem(read("--tls-cert", &files.cert)?, read("--tls-key", &files.key)?);
+    let client_ca = Certificate::from_pem(read("--tls-client-ca", &files.client_ca)?);
+    Ok(Some(ServerTlsConfig::new().identity(identity).client_ca_root(client_ca)))
+}
+
+/// systemd is told if it wants to know; that it does not listen is no reason to fail.
+fn notify(state: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!(%error, "systemd cannot be told");
+    }
+}
+
+async fn writer_ended(health: &mut watch::Receiver<Health>) {
+    while health.changed().await.is_ok() {}
+}
+
+/// Tells gRPC health what the ledger says.
+async fn report_health(
+    reporter: HealthReporter,
+    mut health: watch::Receiver<Health>,
+    stop: CancellationToken,
+) {
+    loop {
+        let serving = *health.borrow_and_update() == Health::Serving && !stop.is_cancelled();
+        let status = if serving {
+            tonic_health::ServingStatus::Serving
+        } else {
+            tonic_health::ServingStatus::NotServing
+        };
+        for service in SERVICES {
+            reporter.set_service_status(*service, status).await;
+        }
+        if stop.is_cancelled() {
+            return;
+        }
+        tokio::select! {
+            () = stop.cancelled() => {}
+            changed = health.changed() => if changed.is_err() { stop.cancelled().await },
+        }
+    }
+}
+
+/// Pets systemd's watchdog while the runtime turns. A failing disk is no reason to be restarted: that is tried again here.
+async fn watchdog(health: watch::Receiver<Health>, stop: CancellationToken) {
+    let Some(period) = sd_notify::watchdog_enabled() else {
+        stop.cancelled().await;
+        return;
+    };
+    let mut tick = tokio::time::interval(period / 2);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = tick.tick() => {
+                let status = match &*health.borrow() {
+                    Health::Serving => "serving".to_owned(),
+                    Health::Failing { error, .. } => format!("the state cannot be made durable: {error}"),
+                };
+                notify(&[sd_notify::NotifyState::Watchdog, sd_notify::NotifyState::Status(&status)]);
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The listening sockets. They are bound eagerly, and the streams of connections end when the daemon stops: tonic itself
+//! keeps its listener open while it drains (grpc-rust issue 2342), and new calls would hang.
+
+use std::{
+    fs,
+    future::ready,
+    io,
+    net::SocketAddr,
+    os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use futures_util::{Stream, StreamExt};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+};
+use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::server::Connected;
+
+use super::AppError;
+use crate::service::{
+    layers::AcceptedFrom,
+    peer::{Caller, tcp_peer_uid},
+};
+
+/// Root and its group may connect; the policy says who may change state.
+const SOCKET_MODE: u32 = 0o660;
+
+/// The bound unix socket.
+#[derive(Debug)]
+pub(super) struct UnixSocket {
+    listener: UnixListener,
+    guard: SocketFile,
+}
+
+/// Removes the socket's file when dropped, if it is still the one that was made.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let ours = fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode);
+        if ours {
+            // Somebody else removed it first.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl UnixSocket {
+    /// Binds the path. The file that a dead daemon left is replaced; one that answers is not.
+    pub(super) fn bind(path: &Path) -> Result<Self, AppError> {
+        let failed = |source: io::Error, remedy: &'static str| AppError::Listen {
+            what: "--grpc-socket",
+            at: path.display().to_string(),
+            source,
+            remedy,
+        };
+        if let Some(parent) = path.parent() {
+            fs::DirBuilder::new().recursive(true).mode(0o755).create(parent).map_err(|e| failed(e, ""))?;
+        }
+        match fs::symlink_metadata(path) {
+            Ok(found) if !found.file_type().is_socket() => {
+                let error =
+                    io::Error::new(io::ErrorKind::AlreadyExists, "something that is no socket is there");
+                return Err(failed(error, "; move it away or choose another path"));
+            }
+            Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+                let error = io::Error::new(io::ErrorKind::AddrInUse, "another process answers there");
+                return Err(failed(error, "; stop it or choose another path"));
+            }
+            Ok(_) => fs::remove_file(path).map_err(|e| failed(e, ""))?,
+            Err(_) => {}
+        }
+        let listener = UnixListener::bind(path).map_err(|e| failed(e, ""))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(SOCKET_MODE)).map_err(|e| failed(e, ""))?;
+        let inode = fs::symlink_metadata(path).map_err(|e| failed(e, ""))?.ino();
+        Ok(Self { listener, guard: SocketFile { path: path.to_owned(), inode } })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.guard.path
+    }
+
+    /// Connections until the token is cancelled, and what removes the file in the end.
+    pub(super) fn incoming(
+        self,
+        stop: CancellationToken,
+    ) -> (impl Stream<Item = io::Result<UnixStream>> + Send, SocketFile) {
+        let accepted = UnixListenerStream::new(self.listener).filter(|accepted| ready(passes(accepted)));
+        (accepted.take_until(stop.cancelled_owned()), self.guard)
+    }
+}
+
+/// An error of one accept (a client that went away, too many open files) is that client's affair; passed on, it would end
+/// the listener.
+fn passes<T>(accepted: &io::Result<T>) -> bool {
+    if let Err(error) = accepted {
+        tracing::warn!(%error, "a connection could not be accepted");
+    }
+    accepted.is_ok()
+}
+
+/// Connections over TCP until the token is cancelled, each with its caller.
+pub(super) fn incoming_tcp(
+    listener: TcpListener,
+    stop: CancellationToken,
+) -> impl Stream<Item = io::Result<PeerStream>> + Send {
+    let accepted = TcpListenerStream::new(listener).filter(|accepted| ready(passes(accepted)));
+    accepted.map(|accepted| accepted.map(PeerStream::new)).take_until(stop.cancelled_owned())
+}
+
+/// A TCP connection that knows who is at the other end.
+#[derive(Debug)]
+pub(super) struct PeerStream {
+    stream: TcpStream,
+    caller: Caller,
+}
+
+impl PeerStream {
+    fn new(stream: TcpStream) -> Self {
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let peer = stream.peer_addr().unwrap_or(nowhere);
+        let uid = match stream.local_addr() {
+            Ok(local) if peer.ip().is_loopback() => tcp_peer_uid(local, peer),
+            _ => None,
+        };
+        // Small messages, each waited for.
+        let _ = stream.set_nodelay(true);
+        Self { stream, caller: Caller::tcp(peer, uid, false) }
+    }
+}
+
+impl Connected for PeerStream {
+    type ConnectInfo = AcceptedFrom;
+
+    fn connect_info(&self) -> AcceptedFrom {
+        AcceptedFrom(self.caller.clone())
+    }
+}
+
+impl AsyncRead for PeerStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for PeerStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

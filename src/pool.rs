@@ -1,0 +1,3 @@
+//! Where pods' addresses come from.
+
+pub mod static_cidr;

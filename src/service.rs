@@ -1,0 +1,190 @@
+//! The tonic services over the ledger, one file per proto service. They translate and ask; every rule about addresses,
+//! network containers and endpoints is the ledger's.
+
+mod convert;
+mod debug;
+mod device;
+mod endpoint;
+mod ipam;
+pub mod layers;
+mod network_container;
+mod nmagent;
+mod node;
+pub mod peer;
+pub mod sandbox;
+pub mod status;
+
+use std::{path::PathBuf, sync::Arc, time::Instant};
+
+use futures_util::{Stream, StreamExt};
+use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Request, Status, service::Routes};
+
+use self::{peer::Caller, sandbox::Sandboxes};
+use crate::{
+    ledger::{Ledger, LegacyState, View},
+    model::{Actor, ContainerId, IpRecord, JournalEntry, PodIdentity, PodKey, PodKeyScheme, ReturnCode},
+    proto::v1 as pb,
+};
+
+/// The longest that a call may take; ours end well inside the 15 s after which legacy clients give up (design §3). Streams
+/// are bound only until they begin.
+pub const RPC_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// What the services know of the daemon beside the ledger.
+#[derive(Debug)]
+pub struct Facts {
+    /// E.g. `Standalone`.
+    pub channel_mode: String,
+    /// Where the state is kept.
+    pub state_directory: PathBuf,
+    /// When the daemon started.
+    pub started: Instant,
+    /// The effective configuration, one JSON object, secrets masked.
+    pub config_json: String,
+    /// The version that a pushed NC is taken to be programmed at: where no host agent will ever report one, pushed
+    /// addresses are usable at once.
+    pub programmed: Option<u64>,
+}
+
+/// The journal's reading side.
+pub trait Journal: Send + Sync + 'static {
+    /// The kept entries that the filter takes, oldest first. Blocks on the disk.
+    fn read(&self, filter: &dyn Fn(&JournalEntry) -> bool) -> Result<Vec<JournalEntry>, String>;
+}
+
+/// The reference's three state files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LegacyDocuments {
+    /// `azure-cns.json`; empty when there is none.
+    pub azure_cns: Vec<u8>,
+    /// `azure-endpoints.json`; empty when there is none.
+    pub azure_endpoints: Vec<u8>,
+    /// The stateful CNI's `azure-vnet.json`; empty when there is none.
+    pub azure_vnet: Vec<u8>,
+}
+
+/// Reads and writes the reference's state files.
+pub trait LegacyFormat: Send + Sync + 'static {
+    /// What the documents say, and what of it was skipped and why; an error when one is no such document at all.
+    fn parse(&self, documents: &LegacyDocuments) -> Result<(LegacyState, Vec<String>), String>;
+    /// The documents that say what the ledger holds.
+    fn render(&self, view: &View) -> Result<LegacyDocuments, String>;
+}
+
+/// What every service has.
+#[derive(Clone)]
+pub struct Context {
+    ledger: Ledger,
+    sandboxes: Sandboxes,
+    facts: Arc<Facts>,
+    journal: Arc<dyn Journal>,
+    legacy: Arc<dyn LegacyFormat>,
+    stopping: CancellationToken,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("facts", &self.facts).finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// `stopping` ends the streams: a watcher must not hold up a drain.
+    pub fn new(
+        ledger: Ledger,
+        facts: Facts,
+        journal: Arc<dyn Journal>,
+        legacy: Arc<dyn LegacyFormat>,
+        stopping: CancellationToken,
+    ) -> Self {
+        let sandboxes = Sandboxes::new(ledger.clone());
+        Self { ledger, sandboxes, facts: Arc::new(facts), journal, legacy, stopping }
+    }
+
+    /// The sandboxes' keeper, shared with the reconciler.
+    pub fn sandboxes(&self) -> &Sandboxes {
+        &self.sandboxes
+    }
+
+    /// All services of the contract.
+    pub fn routes(&self) -> Routes {
+        Routes::new(pb::ipam_service_server::IpamServiceServer::new(ipam::Ipam(self.clone())))
+            .add_service(pb::network_container_service_server::NetworkContainerServiceServer::new(
+                network_container::NetworkContainers(self.clone()),
+            ))
+            .add_service(pb::endpoint_service_server::EndpointServiceServer::new(endpoint::Endpoints(
+                self.clone(),
+            )))
+            .add_service(pb::nm_agent_service_server::NmAgentServiceServer::new(nmagent::NmAgent))
+            .add_service(pb::node_service_server::NodeServiceServer::new(node::Node(self.clone())))
+            .add_service(pb::device_service_server::DeviceServiceServer::new(device::Devices))
+            .add_service(
+                pb::debug_service_server::DebugServiceServer::new(debug::Debug(self.clone()))
+                    // The reference's files of a large node come in one message.
+                    .max_decoding_message_size(64 << 20),
+            )
+    }
+
+    /// Who sent the request, for the journal.
+    fn actor<T>(request: &Request<T>) -> Actor {
+        let caller = request.extensions().get::<Caller>().cloned().unwrap_or_default();
+        let id = request.metadata().get("x-request-id").and_then(|id| id.to_str().ok()).unwrap_or_default();
+        Actor {
+            uid: caller.uid,
+            pid: caller.pid,
+            origin: caller.origin,
+            request_id: id.chars().take(64).collect(),
+        }
+    }
+
+    /// What a pod holds over all its sandboxes, or what one container holds.
+    fn held_by(&self, pod: Option<&PodIdentity>, container: Option<&ContainerId>) -> Vec<Arc<IpRecord>> {
+        let scheme = self.ledger.config().scheme;
+        let view = self.ledger.view();
+        let mut containers: Vec<ContainerId> = container.cloned().into_iter().collect();
+        containers.extend(pod.into_iter().flat_map(|pod| view.containers_of_pod(pod).cloned()));
+        containers.sort();
+        containers.dedup();
+        let key = |container: &ContainerId| match scheme {
+            PodKeyScheme::InfraContainerId => PodKey::new(container.as_str()),
+            PodKeyScheme::InterfaceId => PodKey::new(&view.endpoint(container)?.interface_id),
+        };
+        let mut found: Vec<_> =
+            containers.iter().filter_map(key).flat_map(|key| view.ips_of_key(&key)).collect();
+        found.sort_by_key(|record| record.address);
+        found.dedup_by_key(|record| record.address);
+        found
+    }
+
+    /// The stream, ended when the daemon stops.
+    fn until_stopped<S: Stream + Send>(&self, stream: S) -> impl Stream<Item = S::Item> + Send + use<S> {
+        stream.take_until(self.stopping.clone().cancelled_owned())
+    }
+}
+
+/// A page's size: the server's choice for 0, never more than the most.
+fn page_size(asked: u32, (usual, most): (usize, usize)) -> usize {
+    match usize::try_from(asked).unwrap_or(most) {
+        0 => usual,
+        asked => asked.min(most),
+    }
+}
+
+/// Batches of items, as items.
+fn flatten<T: Send + 'static>(
+    batches: impl Stream<Item = Vec<Result<T, Status>>> + Send + 'static,
+) -> impl Stream<Item = Result<T, Status>> + Send {
+    batches.flat_map(futures_util::stream::iter)
+}
+
+/// A watcher that cannot keep up is told so and has to begin anew: it must not believe that it knows everything.
+fn too_slow(lagged: &BroadcastStreamRecvError) -> Status {
+    let BroadcastStreamRecvError::Lagged(missed) = lagged;
+    status::failure(
+        Code::DataLoss,
+        ReturnCode::UnexpectedError,
+        format!("this watcher was too slow and missed {missed} entries; watch anew with the initial state"),
+    )
+}

@@ -1,0 +1,137 @@
+//! `cns.v1.EndpointService`.
+
+use std::{pin::Pin, sync::Arc};
+
+use futures_util::{Stream, StreamExt, stream};
+use tokio_stream::wrappers::BroadcastStream;
+use tonic::{Request, Response, Status};
+
+use super::{Context, convert, status};
+use crate::{
+    ledger::{Command, Rejection, UpdateEndpoint},
+    model::{ChangeNote, ContainerId, Endpoint},
+    proto::v1::{self as pb, endpoint_service_server::EndpointService},
+};
+
+const PAGE: (usize, usize) = (1_000, 10_000);
+
+/// See the contract.
+#[derive(Clone, Debug)]
+pub(super) struct Endpoints(pub(super) Context);
+
+#[tonic::async_trait]
+impl EndpointService for Endpoints {
+    async fn get_endpoint(
+        &self,
+        request: Request<pb::GetEndpointRequest>,
+    ) -> Result<Response<pb::GetEndpointResponse>, Status> {
+        let container: ContainerId = convert::required("container_id", &request.into_inner().container_id)?;
+        let endpoint = self.0.ledger.view().endpoint(&container).cloned();
+        let endpoint =
+            endpoint.ok_or_else(|| status::of_rejection(&Rejection::EndpointNotFound { container }))?;
+        Ok(Response::new(pb::GetEndpointResponse { endpoint: Some(convert::pb_endpoint(&endpoint)) }))
+    }
+
+    async fn list_endpoints(
+        &self,
+        request: Request<pb::ListEndpointsRequest>,
+    ) -> Result<Response<pb::ListEndpointsResponse>, Status> {
+        let request = request.into_inner();
+        let pod = convert::pod_filter("pod", request.pod)?;
+        let after: Option<ContainerId> = convert::optional("page_token", &request.page_token)?;
+        let size = super::page_size(request.page_size, PAGE);
+        let view = self.0.ledger.view();
+        let wanted = |endpoint: &&Arc<Endpoint>| pod.as_ref().is_none_or(|pod| endpoint.pod == *pod);
+        let mut found = view.endpoints_from(after.as_ref()).filter(wanted);
+        let page: Vec<&Arc<Endpoint>> = found.by_ref().take(size).collect();
+        let more = found.next().is_some();
+        let next_page_token = match page.last() {
+            Some(last) if more => last.container.to_string(),
+            _ => String::new(),
+        };
+        let endpoints = page.into_iter().map(|endpoint| convert::pb_endpoint(endpoint)).collect();
+        Ok(Response::new(pb::ListEndpointsResponse { endpoints, next_page_token }))
+    }
+
+    async fn update_endpoint(
+        &self,
+        request: Request<pb::UpdateEndpointRequest>,
+    ) -> Result<Response<pb::UpdateEndpointResponse>, Status> {
+        let actor = Context::actor(&request);
+        let request = request.into_inner();
+        let nics = request.interfaces.into_iter().enumerate();
+        let interfaces = nics.map(|(i, nic)| convert::endpoint_interface(&format!("interfaces[{i}]"), nic));
+        let sandbox = convert::sandbox("sandbox", request.sandbox)?;
+        let update = UpdateEndpoint {
+            container: convert::required("container_id", &request.container_id)?,
+            pod: convert::pod_filter("pod", request.pod)?,
+            interfaces: interfaces.collect::<Result<_, _>>()?,
+            witnessed: self.0.sandboxes.witness(sandbox.as_ref()).await,
+            sandbox,
+            began: convert::began(request.began_boottime_ns),
+        };
+        let endpoint = self.0.ledger.update_endpoint(actor, update).await.map_err(status::of_ledger)?;
+        Ok(Response::new(pb::UpdateEndpointResponse { endpoint: Some(convert::pb_endpoint(&endpoint)) }))
+    }
+
+    async fn delete_endpoint(
+        &self,
+        request: Request<pb::DeleteEndpointRequest>,
+    ) -> Result<Response<pb::DeleteEndpointResponse>, Status> {
+        let actor = Context::actor(&request);
+        let container = convert::required("container_id", &request.into_inner().container_id)?;
+        self.0
+            .ledger
+            .submit(actor, Command::DeleteEndpoint { container })
+            .await
+            .map_err(status::of_ledger)?;
+        Ok(Response::new(pb::DeleteEndpointResponse {}))
+    }
+
+    type WatchEndpointsStream =
+        Pin<Box<dyn Stream<Item = Result<pb::WatchEndpointsResponse, Status>> + Send>>;
+
+    async fn watch_endpoints(
+        &self,
+        request: Request<pb::WatchEndpointsRequest>,
+    ) -> Result<Response<Self::WatchEndpointsStream>, Status> {
+        let events = self.0.ledger.events();
+        let mut initial = Vec::new();
+        if request.into_inner().send_initial_state {
+            let view = self.0.ledger.view();
+            initial.extend(view.endpoints_from(None).map(|endpoint| pb::WatchEndpointsResponse {
+                endpoint: Some(convert::pb_endpoint(endpoint)),
+                ..Default::default()
+            }));
+            initial.push(pb::WatchEndpointsResponse { initial_state_complete: true, ..Default::default() });
+        }
+        let context = self.0.clone();
+        let changes = BroadcastStream::new(events).map(move |event| match event {
+            Ok(entry) => {
+                let containers = entry.changes.iter().filter_map(|note| match note {
+                    ChangeNote::Endpoint { container, what } => Some((container, what == "deleted")),
+                    _ => None,
+                });
+                let told = containers.map(|(container, deleted)| {
+                    let view = context.ledger.view();
+                    let known =
+                        view.endpoint(container).filter(|_| !deleted).map(|e| convert::pb_endpoint(e));
+                    let endpoint = known.unwrap_or_else(|| pb::Endpoint {
+                        container_id: container.to_string(),
+                        ..Default::default()
+                    });
+                    Ok(pb::WatchEndpointsResponse {
+                        endpoint: Some(endpoint),
+                        deleted,
+                        sequence: entry.seq,
+                        initial_state_complete: false,
+                    })
+                });
+                told.collect()
+            }
+            Err(lagged) => vec![Err(super::too_slow(&lagged))],
+        });
+        let stream = stream::iter(initial.into_iter().map(Ok)).chain(super::flatten(changes));
+        Ok(Response::new(Box::pin(self.0.until_stopped(stream))))
+    }
+}

@@ -1,0 +1,246 @@
+//! `cns.v1.IpamService`.
+
+use std::{collections::HashSet, pin::Pin, sync::Arc};
+
+use futures_util::{Stream, StreamExt, stream};
+use tokio_stream::wrappers::BroadcastStream;
+use tonic::{Code, Request, Response, Status};
+
+use super::{Context, convert, status};
+use crate::{
+    ledger::{LedgerError, Rejection, ReleaseIps, ReleaseOutcome, RequestIps, Requester},
+    model::{ChangeNote, IpRecord, Now, ReturnCode, parse_ip},
+    proto::v1::{self as pb, ipam_service_server::IpamService},
+};
+
+/// Page sizes: what the server chooses, and the most it gives.
+const PAGE: (usize, usize) = (1_000, 10_000);
+
+/// See the contract.
+#[derive(Clone, Debug)]
+pub(super) struct Ipam(pub(super) Context);
+
+#[tonic::async_trait]
+impl IpamService for Ipam {
+    async fn request_ip_configs(
+        &self,
+        request: Request<pb::RequestIpConfigsRequest>,
+    ) -> Result<Response<pb::RequestIpConfigsResponse>, Status> {
+        let actor = Context::actor(&request);
+        let request = request.into_inner();
+        if request.backend_interface_exist {
+            // Nothing is taken from the pool for a pod that cannot be wired whole (spec/ipam.md §15 R12).
+            let macs = request.backend_interface_mac_addresses.join(", ");
+            return Err(status::failure(
+                Code::FailedPrecondition,
+                ReturnCode::FailedToAllocateIpConfig,
+                format!("BackendNIC allocation failed: Backend Network adapter not found: {macs}"),
+            ));
+        }
+        let mut desired = Vec::with_capacity(request.desired_ip_addresses.len());
+        for (i, text) in request.desired_ip_addresses.iter().enumerate() {
+            let invalid = |_| {
+                status::InvalidField::new(
+                    format!("desired_ip_addresses[{i}]"),
+                    format!("[validateDesiredIPAddresses] invalid ip {text} specified as desired IP"),
+                )
+                .code(ReturnCode::FailedToAllocateIpConfig)
+            };
+            desired.push(parse_ip(text).map_err(invalid)?);
+        }
+        let sandbox = convert::sandbox("sandbox", request.sandbox)?;
+        let mut ask = RequestIps {
+            requester: Requester::Client,
+            container: convert::container("infra_container_id", &request.infra_container_id)?,
+            interface_id: request.pod_interface_id,
+            ifname: convert::ifname("ifname", &request.ifname)?,
+            pod: convert::pod("pod", request.pod)?,
+            desired,
+            witnessed: self.0.sandboxes.witness(sandbox.as_ref()).await,
+            sandbox,
+            began: convert::began(request.began_boottime_ns),
+            single: false,
+        };
+        self.0.sandboxes.release_earlier_of(&ask.pod, ask.container.as_ref()).await;
+        let mut outcome = self.0.ledger.request_ips(actor.clone(), ask.clone()).await;
+        if matches!(outcome, Err(LedgerError::Rejected(Rejection::Exhausted { .. })))
+            && self.0.sandboxes.sweep().await
+        {
+            // The witness may be a moment old by now; the answer must not depend on it.
+            ask.witnessed = self.0.sandboxes.witness(ask.sandbox.as_ref()).await;
+            outcome = self.0.ledger.request_ips(actor, ask).await;
+        }
+        let granted = outcome.map_err(status::of_ledger)?;
+        Ok(Response::new(pb::RequestIpConfigsResponse {
+            pod_ip_infos: granted
+                .ips
+                .iter()
+                .map(|(record, nc)| convert::pb_pod_ip_info(record, nc))
+                .collect(),
+            warnings: granted.warnings,
+            repeated_request: granted.repeated,
+        }))
+    }
+
+    async fn release_ip_configs(
+        &self,
+        request: Request<pb::ReleaseIpConfigsRequest>,
+    ) -> Result<Response<pb::ReleaseIpConfigsResponse>, Status> {
+        let actor = Context::actor(&request);
+        let request = request.into_inner();
+        let release = ReleaseIps {
+            container: convert::container("infra_container_id", &request.infra_container_id)?,
+            interface_id: request.pod_interface_id,
+            ifname: convert::ifname("ifname", &request.ifname)?,
+            pod: convert::pod("pod", request.pod)?,
+            began: convert::began(request.began_boottime_ns),
+            single: false,
+        };
+        let released = self.0.ledger.release_ips(actor, release).await.map_err(status::of_ledger)?;
+        let outcome = match released.outcome {
+            ReleaseOutcome::Released => pb::ReleaseOutcome::Released,
+            ReleaseOutcome::NothingHeld => pb::ReleaseOutcome::NothingHeld,
+            ReleaseOutcome::Stale => pb::ReleaseOutcome::Stale,
+            ReleaseOutcome::OtherInterface => pb::ReleaseOutcome::OtherInterface,
+        };
+        Ok(Response::new(pb::ReleaseIpConfigsResponse {
+            released_ip_addresses: released.addresses.iter().map(ToString::to_string).collect(),
+            outcome: outcome.into(),
+        }))
+    }
+
+    async fn list_ip_configs(
+        &self,
+        request: Request<pb::ListIpConfigsRequest>,
+    ) -> Result<Response<pb::ListIpConfigsResponse>, Status> {
+        let request = request.into_inner();
+        let mut states = HashSet::new();
+        for (i, state) in request.states.iter().enumerate() {
+            states.extend(convert::ip_state(&format!("states[{i}]"), *state)?);
+        }
+        let nc: Option<crate::model::NcId> =
+            convert::optional("network_container_id", &request.network_container_id)?;
+        let family = convert::family("family", request.family)?;
+        let pod = convert::pod_filter("pod", request.pod)?;
+        let after = match request.page_token.as_str() {
+            "" => None,
+            token => Some(convert::ip("page_token", token)?),
+        };
+        let size = super::page_size(request.page_size, PAGE);
+        let matches = |record: &&Arc<IpRecord>| {
+            (states.is_empty() || states.contains(&record.state.kind()))
+                && nc.as_ref().is_none_or(|nc| record.nc == *nc)
+                && family.is_none_or(|family| crate::model::Family::of(record.address) == family)
+                && pod
+                    .as_ref()
+                    .is_none_or(|pod| record.state.assignment().is_some_and(|owner| owner.pod == *pod))
+        };
+        let (now, cool_down) = (Now::read(), self.0.ledger.config().cool_down);
+        let view = self.0.ledger.view();
+        let mut found = view.ips_from(after).filter(matches);
+        let page: Vec<&Arc<IpRecord>> = found.by_ref().take(size).collect();
+        let more = found.next().is_some();
+        let next_page_token = match page.last() {
+            Some(last) if more => last.address.to_string(),
+            _ => String::new(),
+        };
+        let ip_configs =
+            page.into_iter().map(|record| convert::pb_ip_config(record, cool_down, now)).collect();
+        Ok(Response::new(pb::ListIpConfigsResponse { ip_configs, next_page_token }))
+    }
+
+    async fn list_pod_ip_configs(
+        &self,
+        request: Request<pb::ListPodIpConfigsRequest>,
+    ) -> Result<Response<pb::ListPodIpConfigsResponse>, Status> {
+        let request = request.into_inner();
+        let container = convert::container("infra_container_id", &request.infra_container_id)?;
+        let pod = convert::pod_filter("pod", request.pod)?;
+        if container.is_none() && pod.is_none() {
+            return Err(status::InvalidField::new("pod", "a pod's name or a container id is expected").into());
+        }
+        let found = self.0.held_by(pod.as_ref(), container.as_ref());
+        let (now, cool_down) = (Now::read(), self.0.ledger.config().cool_down);
+        let ip_configs = found.iter().map(|record| convert::pb_ip_config(record, cool_down, now)).collect();
+        Ok(Response::new(pb::ListPodIpConfigsResponse { ip_configs }))
+    }
+
+    async fn request_claim_resource_info(
+        &self,
+        _: Request<pb::RequestClaimResourceInfoRequest>,
+    ) -> Result<Response<pb::RequestClaimResourceInfoResponse>, Status> {
+        Err(status::unimplemented(
+            "RequestClaimResourceInfo",
+            "this daemon has no delegated NICs (SwiftV2) yet",
+        ))
+    }
+
+    type WatchIPConfigsStream =
+        Pin<Box<dyn Stream<Item = Result<pb::WatchIpConfigsResponse, Status>> + Send>>;
+
+    async fn watch_ip_configs(
+        &self,
+        request: Request<pb::WatchIpConfigsRequest>,
+    ) -> Result<Response<Self::WatchIPConfigsStream>, Status> {
+        let request = request.into_inner();
+        let nc: Option<crate::model::NcId> =
+            convert::optional("network_container_id", &request.network_container_id)?;
+        // Subscribed before the first look, so that nothing falls between; a change may be told twice, never not at all.
+        let events = self.0.ledger.events();
+        let (now, cool_down) = (Now::read(), self.0.ledger.config().cool_down);
+        let mut initial = Vec::new();
+        if request.send_initial_state {
+            let view = self.0.ledger.view();
+            let wanted = view.ips_from(None).filter(|record| nc.as_ref().is_none_or(|nc| record.nc == *nc));
+            initial.extend(wanted.map(|record| pb::WatchIpConfigsResponse {
+                ip_config: Some(convert::pb_ip_config(record, cool_down, now)),
+                ..Default::default()
+            }));
+            initial.push(pb::WatchIpConfigsResponse { initial_state_complete: true, ..Default::default() });
+        }
+        let context = self.0.clone();
+        let changes = BroadcastStream::new(events).map(move |event| match event {
+            Ok(entry) => {
+                let notes = entry.changes.iter();
+                notes
+                    .filter_map(|note| context.watched(&entry, note, nc.as_ref(), cool_down))
+                    .map(Ok)
+                    .collect()
+            }
+            Err(lagged) => vec![Err(super::too_slow(&lagged))],
+        });
+        let stream = stream::iter(initial.into_iter().map(Ok)).chain(super::flatten(changes));
+        Ok(Response::new(Box::pin(self.0.until_stopped(stream))))
+    }
+}
+
+impl Context {
+    fn watched(
+        &self,
+        entry: &crate::model::JournalEntry,
+        note: &ChangeNote,
+        nc: Option<&crate::model::NcId>,
+        cool_down: std::time::Duration,
+    ) -> Option<pb::WatchIpConfigsResponse> {
+        let ChangeNote::Ip { address, from, to, .. } = note else { return None };
+        let view = self.ledger.view();
+        let record = view.ip(*address);
+        if let (Some(wanted), Some(record)) = (nc, record)
+            && record.nc != *wanted
+        {
+            return None;
+        }
+        let mut ip_config = record.map_or_else(
+            || pb::IpConfig { ip_address: address.to_string(), ..Default::default() },
+            |record| convert::pb_ip_config(record, cool_down, Now::read()),
+        );
+        // The view may be ahead of the event; the event says what happened then.
+        ip_config.state = convert::pb_ip_state(*to).into();
+        Some(pb::WatchIpConfigsResponse {
+            ip_config: Some(ip_config),
+            previous_state: convert::pb_ip_state(*from).into(),
+            sequence: entry.seq,
+            initial_state_complete: false,
+        })
+    }
+}

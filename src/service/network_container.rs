@@ -1,0 +1,272 @@
+//! `cns.v1.NetworkContainerService`.
+
+use std::collections::HashMap;
+
+use tonic::{Code, Request, Response, Status};
+
+use super::{Context, convert, status};
+use crate::{
+    ledger::{MissingAssigned, NcOrigin, NcView, UpsertNc, UpsertedNc, View},
+    model::{Actor, IpRecord, NcId, NcSpec, ReturnCode},
+    proto::v1::{self as pb, network_container_service_server::NetworkContainerService},
+};
+
+const PAGE: (usize, usize) = (100, 1_000);
+
+/// See the contract.
+#[derive(Clone, Debug)]
+pub(super) struct NetworkContainers(pub(super) Context);
+
+impl NetworkContainers {
+    async fn upsert(&self, actor: Actor, spec: NcSpec) -> Result<UpsertedNc, Status> {
+        let upsert = UpsertNc {
+            spec,
+            origin: NcOrigin::Api,
+            missing: MissingAssigned::Refuse,
+            programmed: self.0.facts.programmed,
+        };
+        self.0.ledger.upsert_nc(actor, upsert).await.map_err(status::of_ledger)
+    }
+
+    fn status_of(&self, id: &NcId) -> Option<pb::NetworkContainerStatus> {
+        self.0.ledger.view().nc(id).map(convert::pb_nc_status)
+    }
+}
+
+fn unknown(what: &str) -> Status {
+    status::failure(
+        Code::NotFound,
+        ReturnCode::UnknownContainerId,
+        format!("network container {what} is not known"),
+    )
+}
+
+fn entry(nc: &NcView, secondaries: &HashMap<&NcId, Vec<&IpRecord>>) -> pb::NetworkContainerEntry {
+    let records = secondaries.get(nc.record.id()).into_iter().flatten().copied();
+    pb::NetworkContainerEntry {
+        network_container: Some(convert::pb_nc(&nc.record.spec, records)),
+        status: Some(convert::pb_nc_status(nc)),
+    }
+}
+
+/// The address records by NC; one walk, however many NCs are wanted.
+fn secondaries(view: &View) -> HashMap<&NcId, Vec<&IpRecord>> {
+    let mut by_nc: HashMap<&NcId, Vec<&IpRecord>> = HashMap::new();
+    for record in view.ips_from(None) {
+        by_nc.entry(&record.nc).or_default().push(record);
+    }
+    by_nc
+}
+
+#[tonic::async_trait]
+impl NetworkContainerService for NetworkContainers {
+    async fn create_or_update_network_container(
+        &self,
+        request: Request<pb::CreateOrUpdateNetworkContainerRequest>,
+    ) -> Result<Response<pb::CreateOrUpdateNetworkContainerResponse>, Status> {
+        let actor = Context::actor(&request);
+        let spec = convert::nc_spec("network_container", request.into_inner().network_container)?;
+        let upserted = self.upsert(actor, spec).await?;
+        let status = self.status_of(upserted.record.id());
+        Ok(Response::new(pb::CreateOrUpdateNetworkContainerResponse { status, created: upserted.created }))
+    }
+
+    async fn batch_create_or_update_network_containers(
+        &self,
+        request: Request<pb::BatchCreateOrUpdateNetworkContainersRequest>,
+    ) -> Result<Response<pb::BatchCreateOrUpdateNetworkContainersResponse>, Status> {
+        let actor = Context::actor(&request);
+        // All are read before any is stored (spec/network-containers.md §16 T14).
+        let specs = request.into_inner().network_containers.into_iter().enumerate();
+        let specs: Vec<NcSpec> = specs
+            .map(|(i, nc)| convert::nc_spec(&format!("network_containers[{i}]"), Some(nc)))
+            .collect::<Result<_, _>>()?;
+        let mut statuses = Vec::with_capacity(specs.len());
+        for spec in specs {
+            let upserted = self.upsert(actor.clone(), spec).await?;
+            statuses.extend(self.status_of(upserted.record.id()));
+        }
+        Ok(Response::new(pb::BatchCreateOrUpdateNetworkContainersResponse { statuses }))
+    }
+
+    async fn delete_network_container(
+        &self,
+        request: Request<pb::DeleteNetworkContainerRequest>,
+    ) -> Result<Response<pb::DeleteNetworkContainerResponse>, Status> {
+        let actor = Context::actor(&request);
+        let id = nc_id("id", &request.into_inner().id)?;
+        let (existed, held) = self.0.ledger.delete_nc(actor, id).await.map_err(status::of_ledger)?;
+        let held_ip_addresses = held.iter().map(ToString::to_string).collect();
+        Ok(Response::new(pb::DeleteNetworkContainerResponse { existed, held_ip_addresses }))
+    }
+
+    async fn get_network_container(
+        &self,
+        request: Request<pb::GetNetworkContainerRequest>,
+    ) -> Result<Response<pb::GetNetworkContainerResponse>, Status> {
+        use pb::get_network_container_request::By;
+        let by = request.into_inner().by;
+        let view = self.0.ledger.view();
+        let entries: Vec<_> = match by {
+            None => {
+                return Err(
+                    status::InvalidField::new("by", "an id or an orchestrator context is expected").into()
+                );
+            }
+            Some(By::Id(id)) => {
+                let nc = view.nc(&nc_id("id", &id)?).ok_or_else(|| unknown(&id))?;
+                vec![entry(nc, &secondaries(&view))]
+            }
+            Some(By::OrchestratorContext(pod)) => {
+                let pod = convert::pod("orchestrator_context", Some(pod))?;
+                let kind = view.orchestrator().kind;
+                if !kind.is_some_and(is_indexed_by_pod) {
+                    return Err(status::failure(
+                        Code::FailedPrecondition,
+                        ReturnCode::UnsupportedOrchestratorType,
+                        format!("Invalid orchestrator type {}", kind.map_or("", |kind| kind.as_str())),
+                    ));
+                }
+                let none = HashMap::new();
+                view.ncs_of_pod(&pod).map(|nc| entry(nc, &none)).collect()
+            }
+        };
+        if entries.is_empty() {
+            return Err(unknown("of this orchestrator context"));
+        }
+        Ok(Response::new(pb::GetNetworkContainerResponse { entries }))
+    }
+
+    async fn list_network_containers(
+        &self,
+        request: Request<pb::ListNetworkContainersRequest>,
+    ) -> Result<Response<pb::ListNetworkContainersResponse>, Status> {
+        let request = request.into_inner();
+        let after: Option<NcId> = convert::optional("page_token", &request.page_token)?;
+        let size = super::page_size(request.page_size, PAGE);
+        let view = self.0.ledger.view();
+        let records = if request.without_secondary_ip_configs { HashMap::new() } else { secondaries(&view) };
+        let mut found = view.ncs().filter(|nc| after.as_ref().is_none_or(|after| nc.record.id() > after));
+        let mut entries: Vec<_> = found.by_ref().take(size).map(|nc| entry(nc, &records)).collect();
+        if request.without_secondary_ip_configs {
+            for nc in entries.iter_mut().filter_map(|entry| entry.network_container.as_mut()) {
+                nc.secondary_ip_configs.clear();
+            }
+        }
+        let more = found.next().is_some();
+        let next_page_token = match entries.last().and_then(|entry| entry.network_container.as_ref()) {
+            Some(last) if more => last.id.clone(),
+            _ => String::new(),
+        };
+        Ok(Response::new(pb::ListNetworkContainersResponse { entries, next_page_token }))
+    }
+
+    async fn get_network_container_status(
+        &self,
+        request: Request<pb::GetNetworkContainerStatusRequest>,
+    ) -> Result<Response<pb::GetNetworkContainerStatusResponse>, Status> {
+        let id = nc_id("id", &request.into_inner().id)?;
+        let status = self.status_of(&id).ok_or_else(|| unknown(id.as_str()))?;
+        Ok(Response::new(pb::GetNetworkContainerStatusResponse { status: Some(status) }))
+    }
+
+    async fn publish_network_container(
+        &self,
+        _: Request<pb::PublishNetworkContainerRequest>,
+    ) -> Result<Response<pb::PublishNetworkContainerResponse>, Status> {
+        Err(status::unimplemented(
+            "PublishNetworkContainer",
+            "this daemon has no client of the host agent yet",
+        ))
+    }
+
+    async fn unpublish_network_container(
+        &self,
+        _: Request<pb::UnpublishNetworkContainerRequest>,
+    ) -> Result<Response<pb::UnpublishNetworkContainerResponse>, Status> {
+        Err(status::unimplemented(
+            "UnpublishNetworkContainer",
+            "this daemon has no client of the host agent yet",
+        ))
+    }
+
+    async fn get_interface_for_container(
+        &self,
+        _: Request<pb::GetInterfaceForContainerRequest>,
+    ) -> Result<Response<pb::GetInterfaceForContainerResponse>, Status> {
+        Err(status::unimplemented(
+            "GetInterfaceForContainer",
+            "this daemon does not map network containers to host interfaces yet",
+        ))
+    }
+
+    async fn attach_container_to_network(
+        &self,
+        _: Request<pb::AttachContainerToNetworkRequest>,
+    ) -> Result<Response<pb::AttachContainerToNetworkResponse>, Status> {
+        Err(status::unimplemented(
+            "AttachContainerToNetwork",
+            "the Batch orchestrator's attachments are not part of this daemon yet",
+        ))
+    }
+
+    async fn detach_container_from_network(
+        &self,
+        _: Request<pb::DetachContainerFromNetworkRequest>,
+    ) -> Result<Response<pb::DetachContainerFromNetworkResponse>, Status> {
+        Err(status::unimplemented(
+            "DetachContainerFromNetwork",
+            "the Batch orchestrator's attachments are not part of this daemon yet",
+        ))
+    }
+
+    async fn create_host_nc_apipa_endpoint(
+        &self,
+        request: Request<pb::CreateHostNcApipaEndpointRequest>,
+    ) -> Result<Response<pb::CreateHostNcApipaEndpointResponse>, Status> {
+        self.check_apipa(&request.into_inner().network_container_id)?;
+        Ok(Response::new(pb::CreateHostNcApipaEndpointResponse { endpoint_id: String::new() }))
+    }
+
+    async fn delete_host_nc_apipa_endpoint(
+        &self,
+        request: Request<pb::DeleteHostNcApipaEndpointRequest>,
+    ) -> Result<Response<pb::DeleteHostNcApipaEndpointResponse>, Status> {
+        nc_id("network_container_id", &request.into_inner().network_container_id)?;
+        Ok(Response::new(pb::DeleteHostNcApipaEndpointResponse {}))
+    }
+}
+
+impl NetworkContainers {
+    /// On Linux the host side needs nothing (spec/network-containers.md §11), but the NC must be known and allow traffic.
+    fn check_apipa(&self, id: &str) -> Result<(), Status> {
+        let id = nc_id("network_container_id", id)?;
+        let view = self.0.ledger.view();
+        let nc = view.nc(&id).ok_or_else(|| unknown(id.as_str()))?;
+        if nc.record.spec.allow_host_to_nc || nc.record.spec.allow_nc_to_host {
+            return Ok(());
+        }
+        Err(status::failure(
+            Code::FailedPrecondition,
+            ReturnCode::InvalidRequest,
+            format!("network container {id} allows traffic in neither direction between host and container"),
+        ))
+    }
+}
+
+fn nc_id(field: &str, text: &str) -> Result<NcId, Status> {
+    if text.is_empty() {
+        let error = status::InvalidField::new(field, "a network container id is expected");
+        return Err(error.code(ReturnCode::NetworkContainerNotSpecified).into());
+    }
+    Ok(convert::required(field, text)?)
+}
+
+/// Where NCs belong to pods (spec/network-containers.md §5).
+fn is_indexed_by_pod(kind: crate::model::OrchestratorType) -> bool {
+    use crate::model::OrchestratorType as Kind;
+    matches!(
+        kind,
+        Kind::Kubernetes | Kind::ServiceFabric | Kind::Batch | Kind::DbForPostgreSql | Kind::AzureFirstParty
+    )
+}

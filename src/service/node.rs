@@ -1,0 +1,135 @@
+//! `cns.v1.NodeService`.
+
+use tonic::{Code, Request, Response, Status};
+
+use super::{Context, convert, status};
+use crate::{
+    ledger::{Command, Health},
+    model::ReturnCode,
+    proto::v1::{self as pb, node_service_server::NodeService},
+};
+
+/// See the contract.
+#[derive(Clone, Debug)]
+pub(super) struct Node(pub(super) Context);
+
+impl Context {
+    pub(super) fn node_info(&self) -> pb::GetNodeInfoResponse {
+        let (serving, reason) = match &*self.ledger.health().borrow() {
+            Health::Serving => (true, String::new()),
+            Health::Failing { since, error } => (
+                false,
+                format!(
+                    "the state cannot be made durable since {since}: {error}; it is tried again all the time"
+                ),
+            ),
+        };
+        let view = self.ledger.view();
+        pb::GetNodeInfoResponse {
+            node_id: view.orchestrator().node_id.clone(),
+            orchestrator_type: convert::pb_orchestrator(view.orchestrator().kind).into(),
+            channel_mode: self.facts.channel_mode.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            serving,
+            not_serving_reason: reason,
+            ip_counts: Some(convert::pb_counts(view.totals())),
+            endpoints: u32::try_from(view.endpoint_count()).unwrap_or(u32::MAX),
+            network_containers: u32::try_from(view.ncs().count()).unwrap_or(u32::MAX),
+            tombstones: u32::try_from(view.tombstone_count()).unwrap_or(u32::MAX),
+            sequence: view.seq(),
+            state_directory: self.facts.state_directory.to_string_lossy().into_owned(),
+            uptime_seconds: self.facts.started.elapsed().as_secs(),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl NodeService for Node {
+    async fn set_orchestrator(
+        &self,
+        request: Request<pb::SetOrchestratorRequest>,
+    ) -> Result<Response<pb::SetOrchestratorResponse>, Status> {
+        let actor = Context::actor(&request);
+        let request = request.into_inner();
+        let kind = convert::orchestrator("orchestrator_type", request.orchestrator_type)?;
+        let (node_id, partition_key) = (request.node_id, request.dnc_partition_key);
+        let command = Command::SetOrchestrator { kind, node_id, partition_key };
+        self.0.ledger.submit(actor, command).await.map_err(status::of_ledger)?;
+        Ok(Response::new(pb::SetOrchestratorResponse {}))
+    }
+
+    async fn get_node_info(
+        &self,
+        _: Request<pb::GetNodeInfoRequest>,
+    ) -> Result<Response<pb::GetNodeInfoResponse>, Status> {
+        Ok(Response::new(self.0.node_info()))
+    }
+
+    async fn get_host_local_ip(
+        &self,
+        _: Request<pb::GetHostLocalIpRequest>,
+    ) -> Result<Response<pb::GetHostLocalIpResponse>, Status> {
+        // Connecting a datagram socket sends nothing; the kernel picks the source address of the default route.
+        let found = tokio::task::spawn_blocking(|| {
+            let probe = |bind: &str, peer: &str| {
+                let socket = std::net::UdpSocket::bind(bind)?;
+                socket.connect(peer)?;
+                socket.local_addr()
+            };
+            probe("0.0.0.0:0", "192.0.2.1:9").or_else(|_| probe("[::]:0", "[2001:db8::1]:9"))
+        });
+        let failed = |why: String| {
+            let why = format!("the host has no address towards its default route: {why}");
+            status::failure(Code::Unavailable, ReturnCode::UnreachableHost, why)
+        };
+        let address = found.await.map_err(|error| failed(error.to_string()))?;
+        let ip_address = address.map_err(|error| failed(error.to_string()))?.ip().to_string();
+        Ok(Response::new(pb::GetHostLocalIpResponse { ip_address }))
+    }
+
+    async fn get_cpu_cores(
+        &self,
+        _: Request<pb::GetCpuCoresRequest>,
+    ) -> Result<Response<pb::GetCpuCoresResponse>, Status> {
+        let cores = std::thread::available_parallelism().map_err(|error| {
+            status::failure(Code::Internal, ReturnCode::UnexpectedError, format!("processors: {error}"))
+        })?;
+        let cpu_cores = u32::try_from(cores.get()).unwrap_or(u32::MAX);
+        Ok(Response::new(pb::GetCpuCoresResponse { cpu_cores }))
+    }
+
+    async fn get_vm_unique_id(
+        &self,
+        _: Request<pb::GetVmUniqueIdRequest>,
+    ) -> Result<Response<pb::GetVmUniqueIdResponse>, Status> {
+        Err(status::unimplemented("GetVMUniqueID", "this daemon has no client of IMDS yet"))
+    }
+
+    async fn list_nic_resources(
+        &self,
+        _: Request<pb::ListNicResourcesRequest>,
+    ) -> Result<Response<pb::ListNicResourcesResponse>, Status> {
+        Err(status::unimplemented("ListNICResources", "this daemon has no client of IMDS yet"))
+    }
+
+    async fn set_environment(
+        &self,
+        _: Request<pb::SetEnvironmentRequest>,
+    ) -> Result<Response<pb::SetEnvironmentResponse>, Status> {
+        Err(status::unimplemented("SetEnvironment", "docker networks are not part of this daemon yet"))
+    }
+
+    async fn create_network(
+        &self,
+        _: Request<pb::CreateNetworkRequest>,
+    ) -> Result<Response<pb::CreateNetworkResponse>, Status> {
+        Err(status::unimplemented("CreateNetwork", "docker networks are not part of this daemon yet"))
+    }
+
+    async fn delete_network(
+        &self,
+        _: Request<pb::DeleteNetworkRequest>,
+    ) -> Result<Response<pb::DeleteNetworkResponse>, Status> {
+        Err(status::unimplemented("DeleteNetwork", "docker networks are not part of this daemon yet"))
+    }
+}

@@ -1,0 +1,193 @@
+//! Who calls, and what they may (design §3).
+//!
+//! On the unix socket the kernel tells the caller's uid, gid and pid. Root, the daemon's own user and the configured uids and
+//! gids may change state; others may read. A loopback TCP port is open to every process of the host's network, so the
+//! caller's uid is looked up in the kernel's socket table and the same policy applies. A caller behind mTLS was let in by its
+//! certificate and may change state.
+
+use std::net::SocketAddr;
+
+/// Who may change state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// User ids.
+    pub uids: Vec<u32>,
+    /// Primary group ids.
+    pub gids: Vec<u32>,
+}
+
+impl Policy {
+    /// Root and the daemon's own user, beside the configured ones.
+    pub fn new(mut uids: Vec<u32>, gids: Vec<u32>) -> Self {
+        uids.extend([0, nix::unistd::geteuid().as_raw()]);
+        uids.sort_unstable();
+        uids.dedup();
+        Self { uids, gids }
+    }
+
+    /// Whether this caller may change state.
+    pub fn may_change(&self, caller: &Caller) -> bool {
+        caller.certified
+            || caller.uid.is_some_and(|uid| self.uids.contains(&uid))
+            || caller.gid.is_some_and(|gid| self.gids.contains(&gid))
+    }
+}
+
+/// The caller of a connection, as far as the listener knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Caller {
+    /// Effective user id.
+    pub uid: Option<u32>,
+    /// Effective primary group id; unknown over TCP.
+    pub gid: Option<u32>,
+    /// Process id; unknown over TCP.
+    pub pid: Option<u32>,
+    /// `unix` or `tcp ADDRESS`.
+    pub origin: String,
+    /// It showed a client certificate that the configured authority signed.
+    pub certified: bool,
+}
+
+impl Caller {
+    /// Of a unix socket.
+    pub fn unix(uid: Option<u32>, gid: Option<u32>, pid: Option<u32>) -> Self {
+        Self { uid, gid, pid, origin: "unix".into(), certified: false }
+    }
+
+    /// Of a TCP connection.
+    pub fn tcp(peer: SocketAddr, uid: Option<u32>, certified: bool) -> Self {
+        Self { uid, gid: None, pid: None, origin: format!("tcp {peer}"), certified }
+    }
+}
+
+/// Rpcs that change nothing. What is not listed changes state: a forgotten entry locks a reader out, never lets a writer in.
+const READS: &[&str] = &[
+    "/cns.v1.IpamService/ListIPConfigs",
+    "/cns.v1.IpamService/ListPodIPConfigs",
+    "/cns.v1.IpamService/WatchIPConfigs",
+    "/cns.v1.NetworkContainerService/GetNetworkContainer",
+    "/cns.v1.NetworkContainerService/ListNetworkContainers",
+    "/cns.v1.NetworkContainerService/GetNetworkContainerStatus",
+    "/cns.v1.NetworkContainerService/GetInterfaceForContainer",
+    "/cns.v1.EndpointService/GetEndpoint",
+    "/cns.v1.EndpointService/ListEndpoints",
+    "/cns.v1.EndpointService/WatchEndpoints",
+    "/cns.v1.NMAgentService/ListSupportedAPIs",
+    "/cns.v1.NMAgentService/ListNetworkContainerVersions",
+    "/cns.v1.NMAgentService/GetHomeAZ",
+    "/cns.v1.NodeService/GetNodeInfo",
+    "/cns.v1.NodeService/GetHostLocalIP",
+    "/cns.v1.NodeService/GetCPUCores",
+    "/cns.v1.NodeService/GetVMUniqueID",
+    "/cns.v1.NodeService/ListNICResources",
+    "/cns.v1.DeviceService/GetIBDeviceStatus",
+    "/cns.v1.DebugService/GetState",
+    "/cns.v1.DebugService/WatchEvents",
+    "/cns.v1.DebugService/GetConfig",
+    "/cns.v1.DebugService/Explain",
+    "/cns.v1.DebugService/Diagnose",
+];
+
+/// Whether the rpc changes state.
+pub fn changes_state(path: &str) -> bool {
+    !path.starts_with("/grpc.") && !READS.contains(&path)
+}
+
+/// The uid of the process at the other end of a loopback TCP connection, from the kernel's socket table (sock_diag(7)).
+/// `None` where the kernel does not know it.
+///
+/// The request names one socket, so the kernel answers without walking its table; it answers within the call.
+pub fn tcp_peer_uid(local: SocketAddr, peer: SocketAddr) -> Option<u32> {
+    use nix::sys::socket::{
+        AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, setsockopt,
+        socket, sockopt::ReceiveTimeout,
+    };
+    use std::os::fd::AsRawFd;
+
+    const SOCK_DIAG_BY_FAMILY: u16 = 20;
+    const NLM_F_REQUEST: u16 = 1;
+    const HEADER: usize = 16;
+    /// Of `struct inet_diag_msg`: 4 bytes of state, 48 of socket id, three counters, then the uid.
+    const UID: usize = HEADER + 4 + 48 + 12;
+
+    let family = match (peer, local) {
+        (SocketAddr::V4(_), SocketAddr::V4(_)) => nix::libc::AF_INET,
+        (SocketAddr::V6(_), SocketAddr::V6(_)) => nix::libc::AF_INET6,
+        _ => return None,
+    };
+    let octets = |socket: SocketAddr| -> [u8; 16] {
+        match socket {
+            SocketAddr::V4(v4) => {
+                let mut padded = [0; 16];
+                padded[..4].copy_from_slice(&v4.ip().octets());
+                padded
+            }
+            SocketAddr::V6(v6) => v6.ip().octets(),
+        }
+    };
+    let mut request = Vec::with_capacity(72);
+    request.extend(72_u32.to_ne_bytes());
+    request.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    request.extend(NLM_F_REQUEST.to_ne_bytes());
+    request.extend([0; 8]);
+    request.push(u8::try_from(family).ok()?);
+    request.push(u8::try_from(nix::libc::IPPROTO_TCP).ok()?);
+    request.extend([0, 0]);
+    request.extend(u32::MAX.to_ne_bytes());
+    // The peer's own socket: its source is our peer, its destination is us.
+    request.extend(peer.port().to_be_bytes());
+    request.extend(local.port().to_be_bytes());
+    request.extend(octets(peer));
+    request.extend(octets(local));
+    request.extend([0; 4]);
+    request.extend([0xff; 8]);
+
+    let socket =
+        socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkSockDiag)
+            .ok()?;
+    let patience = nix::sys::time::TimeVal::new(0, 200_000);
+    setsockopt(&socket, ReceiveTimeout, &patience).ok()?;
+    sendto(socket.as_raw_fd(), &request, &NetlinkAddr::new(0, 0), MsgFlags::empty()).ok()?;
+    let mut answer = [0_u8; 512];
+    let length = recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty()).ok()?;
+    let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
+    if kind != SOCK_DIAG_BY_FAMILY || length < UID + 4 {
+        return None;
+    }
+    Some(u32::from_ne_bytes(answer.get(UID..UID + 4)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn others_may_read_and_root_owner_and_the_configured_may_change() {
+        let policy = Policy::new(vec![1001], vec![77]);
+        let of = |uid, gid| Caller::unix(Some(uid), Some(gid), None);
+        assert!(
+            policy.may_change(&of(0, 0))
+                && policy.may_change(&of(1001, 5))
+                && policy.may_change(&of(4242, 77))
+        );
+        assert!(!policy.may_change(&of(4242, 5)) && !policy.may_change(&Caller::default()));
+        assert!(changes_state("/cns.v1.IpamService/RequestIPConfigs"));
+        assert!(changes_state("/cns.v1.Whatever/IsNew"));
+        assert!(!changes_state("/cns.v1.IpamService/ListIPConfigs"));
+        assert!(!changes_state("/grpc.health.v1.Health/Check"));
+    }
+
+    #[test]
+    fn the_kernel_tells_who_is_at_the_other_end_of_a_loopback_connection() {
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(host) else { continue };
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (server, peer) = listener.accept().unwrap();
+            let uid = tcp_peer_uid(server.local_addr().unwrap(), peer);
+            assert_eq!(uid, Some(nix::unistd::geteuid().as_raw()), "{host}");
+            drop(client);
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Logs, metrics and probes.
+
+pub mod http;
+pub mod log;
+pub mod metrics;

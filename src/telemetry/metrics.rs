@@ -1,0 +1,240 @@
+//! Prometheus metrics: the reference's names, fed as it feeds them (spec/metrics.md), and ours beside them.
+
+use std::{sync::Arc, time::Duration};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+use tonic::Code;
+
+use crate::{
+    ledger::{BatchReport, LedgerObserver},
+    model::{ChangeNote, IpStateKind, Outcome},
+    service::layers::RpcObserver,
+};
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Customer {
+    customer_metric: &'static str,
+}
+
+const CUSTOMER: Customer = Customer { customer_metric: "customer metric" };
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Transition {
+    previous_state: &'static str,
+    next_state: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Rpc {
+    method: String,
+    code: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Command {
+    operation: &'static str,
+    outcome: &'static str,
+}
+
+/// All metrics of the daemon.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    by_state: [Family<Customer, Gauge>; 4],
+    allocated: Family<Customer, Gauge>,
+    transitions: Family<Transition, Histogram>,
+    rpcs: Family<Rpc, Histogram>,
+    commands: Family<Command, Counter>,
+    batch: Histogram,
+    commit: Histogram,
+    commit_failures: Counter,
+    queued: Gauge,
+    reconciled: Counter,
+    async_deletes: Counter,
+}
+
+fn latency() -> Histogram {
+    // The reference's buckets: 1 ms × 2^0..14.
+    Histogram::new(exponential_buckets(0.001, 2.0, 15))
+}
+
+fn fast() -> Histogram {
+    Histogram::new(exponential_buckets(0.000_05, 2.0, 18))
+}
+
+impl Metrics {
+    /// All at zero.
+    pub fn new() -> Arc<Self> {
+        let mut registry = Registry::default();
+        let by_state: [Family<Customer, Gauge>; 4] = Default::default();
+        let names = ["available", "assigned", "pending_programming", "pending_release"];
+        for (gauge, name) in by_state.iter().zip(names) {
+            registry.register(
+                format!("cx_{name}_ips_v2"),
+                format!("Addresses that are {name}"),
+                gauge.clone(),
+            );
+        }
+        let allocated = Family::default();
+        registry.register("cx_allocated_ips_v2", "Addresses of the node, in any state", allocated.clone());
+        let transitions = Family::new_with_constructor(latency as fn() -> Histogram);
+        registry.register(
+            "ipconfigstatus_state_transition_seconds",
+            "Time that addresses spent in the former state",
+            transitions.clone(),
+        );
+        let rpcs = Family::new_with_constructor(fast as fn() -> Histogram);
+        registry.register(
+            "cns_rpc_duration_seconds",
+            "Duration of gRPC calls by method and status",
+            rpcs.clone(),
+        );
+        let commands = Family::default();
+        registry.register(
+            "cns_ledger_commands",
+            "Commands of the ledger by operation and outcome",
+            commands.clone(),
+        );
+        let batch = Histogram::new(exponential_buckets(1.0, 2.0, 10));
+        registry.register("cns_ledger_batch_size", "Commands that shared one disk flush", batch.clone());
+        let commit = fast();
+        registry.register("cns_ledger_commit_seconds", "Duration of one durable transaction", commit.clone());
+        let commit_failures = Counter::default();
+        registry.register(
+            "cns_ledger_commit_failures",
+            "Batches that the disk did not take",
+            commit_failures.clone(),
+        );
+        let queued = Gauge::default();
+        registry.register(
+            "cns_ledger_queued_commands",
+            "Commands that waited after the last batch",
+            queued.clone(),
+        );
+        let reconciled = Counter::default();
+        registry.register(
+            "cns_reconciled_sandboxes",
+            "Dead sandboxes whose addresses were released",
+            reconciled.clone(),
+        );
+        let async_deletes = Counter::default();
+        registry.register(
+            "cns_async_deletes",
+            "Releases taken from the async-delete directory",
+            async_deletes.clone(),
+        );
+        let metrics = Self {
+            registry,
+            by_state,
+            allocated,
+            transitions,
+            rpcs,
+            commands,
+            batch,
+            commit,
+            commit_failures,
+            queued,
+            reconciled,
+            async_deletes,
+        };
+        metrics.set_totals([0; 4]);
+        Arc::new(metrics)
+    }
+
+    /// Addresses by state, in the order of [`IpStateKind::ALL`].
+    pub fn set_totals(&self, totals: [u32; 4]) {
+        for (gauge, total) in self.by_state.iter().zip(totals) {
+            gauge.get_or_create(&CUSTOMER).set(total.into());
+        }
+        self.allocated.get_or_create(&CUSTOMER).set(totals.into_iter().map(i64::from).sum());
+    }
+
+    /// A dead sandbox was released.
+    pub fn sandbox_reconciled(&self) {
+        self.reconciled.inc();
+    }
+
+    /// A release was taken from the async-delete directory.
+    pub fn async_delete(&self) {
+        self.async_deletes.inc();
+    }
+
+    /// The text that a scraper reads (OpenMetrics 1.0).
+    pub fn render(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+impl LedgerObserver for Metrics {
+    fn committed(&self, report: &BatchReport<'_>) {
+        self.set_totals(report.totals);
+        #[allow(clippy::cast_precision_loss, reason = "a batch has hundreds of commands")]
+        self.batch.observe(report.entries.len() as f64);
+        self.commit.observe(report.commit.as_secs_f64());
+        self.queued.set(i64::try_from(report.queued).unwrap_or(i64::MAX));
+        for entry in report.entries {
+            let outcome = match entry.outcome {
+                Outcome::Done => "done",
+                Outcome::Unchanged => "unchanged",
+                Outcome::Refused { .. } => "refused",
+            };
+            let command = Command { operation: entry.operation.as_str(), outcome };
+            self.commands.get_or_create(&command).inc();
+            for note in &entry.changes {
+                let ChangeNote::Ip { from: Some(from), to: Some(to), after_ms, .. } = note else { continue };
+                let transition =
+                    Transition { previous_state: IpStateKind::as_str(*from), next_state: to.as_str() };
+                self.transitions
+                    .get_or_create(&transition)
+                    .observe(Duration::from_millis(*after_ms).as_secs_f64());
+            }
+        }
+    }
+
+    fn failed(&self, _: &str) {
+        self.commit_failures.inc();
+    }
+}
+
+impl RpcObserver for Metrics {
+    fn observe(&self, method: &str, code: Code, elapsed: Duration) {
+        // A caller can invent paths; only ours become labels.
+        let known = method.starts_with("cns.v1.") || method.starts_with("grpc.");
+        let method = if known && code != Code::Unimplemented { method } else { "other" };
+        let rpc = Rpc { method: method.to_owned(), code: code_name(code) };
+        self.rpcs.get_or_create(&rpc).observe(elapsed.as_secs_f64());
+    }
+}
+
+const fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
