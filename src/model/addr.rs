@@ -26,6 +26,7 @@ impl Family {
     }
 
     /// 0 for v4, 1 for v6.
+    #[cfg(feature = "daemon")]
     pub(crate) const fn index(self) -> usize {
         match self {
             Self::V4 => 0,

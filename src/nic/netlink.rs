@@ -9,8 +9,8 @@ use nix::errno::Errno;
 use rtnetlink::{
     Handle,
     packet_core::{
-        NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
-        NetlinkPayload,
+        NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST,
+        NetlinkMessage, NetlinkPayload,
     },
     packet_route::RouteNetlinkMessage,
 };
@@ -47,6 +47,19 @@ pub struct Netlink {
     handle: Handle,
 }
 
+/// How often a dump is tried that keeps changing.
+const DUMP_ATTEMPTS: u32 = 5;
+
+/// What the kernel answered to one request.
+#[derive(Default)]
+struct Answer {
+    found: Vec<RouteNetlinkMessage>,
+    /// The end was told, by an acknowledgement or by "done".
+    acknowledged: bool,
+    /// What was listed changed meanwhile.
+    inconsistent: bool,
+}
+
 /// What becomes of what is there already.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
@@ -74,7 +87,10 @@ impl Netlink {
     /// Opens a socket in the namespace of the calling thread and starts its driver on the current runtime. The driver ends
     /// with the last clone of the handle.
     pub(crate) fn open() -> io::Result<Self> {
-        let (connection, handle, _unsolicited) = rtnetlink::new_connection()?;
+        let (mut connection, handle, _unsolicited) = rtnetlink::new_connection()?;
+        // Otherwise an answer that ends well and one that breaks off look alike.
+        connection.set_forward_ack(true);
+        connection.set_forward_done(true);
         tokio::spawn(connection);
         Ok(Self { handle })
     }
@@ -87,8 +103,8 @@ impl Netlink {
         doing: impl FnOnce() -> String,
     ) -> Result<(), KernelError> {
         match self.talk(message, NLM_F_ACK | change.flags()).await {
-            Ok((_, true)) => Ok(()),
-            Ok((_, false)) => Err(KernelError { doing: doing(), source: unacknowledged() }),
+            Ok(answer) if answer.acknowledged => Ok(()),
+            Ok(_) => Err(KernelError { doing: doing(), source: unacknowledged() }),
             Err(source) => Err(KernelError { doing: doing(), source }),
         }
     }
@@ -100,25 +116,29 @@ impl Netlink {
         doing: impl FnOnce() -> String,
     ) -> Result<Vec<RouteNetlinkMessage>, KernelError> {
         let answer = self.talk(message, 0).await;
-        answer.map(|(found, _)| found).map_err(|source| KernelError { doing: doing(), source })
+        answer.map(|answer| answer.found).map_err(|source| KernelError { doing: doing(), source })
     }
 
-    /// Asks for all things of a sort.
+    /// Asks for all things of a sort. A dump that something else changed while it was made is made again.
     pub(crate) async fn dump(
         &self,
         message: RouteNetlinkMessage,
         doing: &str,
     ) -> Result<Vec<RouteNetlinkMessage>, KernelError> {
-        let answer = self.talk(message, NLM_F_DUMP).await;
-        answer.map(|(found, _)| found).map_err(|source| KernelError { doing: doing.to_owned(), source })
+        let failed = |source| KernelError { doing: doing.to_owned(), source };
+        for _ in 0..DUMP_ATTEMPTS {
+            let answer = self.talk(message.clone(), NLM_F_DUMP).await.map_err(failed)?;
+            if !answer.acknowledged {
+                return Err(failed(unacknowledged()));
+            }
+            if !answer.inconsistent {
+                return Ok(answer.found);
+            }
+        }
+        Err(failed(io::Error::new(io::ErrorKind::Interrupted, "it kept changing while it was read")))
     }
 
-    /// What came, and whether the end was told (by an acknowledgement or by "done").
-    async fn talk(
-        &self,
-        message: RouteNetlinkMessage,
-        flags: u16,
-    ) -> io::Result<(Vec<RouteNetlinkMessage>, bool)> {
+    async fn talk(&self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Answer> {
         let mut request = NetlinkMessage::from(message);
         request.header.flags = NLM_F_REQUEST | flags;
         let mut answers = self
@@ -126,23 +146,29 @@ impl Netlink {
             .clone()
             .request(request)
             .map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the netlink connection has ended"))?;
-        let (mut found, mut ended) = (Vec::new(), false);
-        while let Some(answer) = answers.next().await {
-            match answer.payload {
-                NetlinkPayload::InnerMessage(message) => found.push(message),
+        let mut answer = Answer::default();
+        while let Some(part) = answers.next().await {
+            answer.inconsistent |= part.header.flags & NLM_F_DUMP_INTR != 0;
+            match part.payload {
+                NetlinkPayload::InnerMessage(message) => answer.found.push(message),
                 NetlinkPayload::Error(error) => match error.code {
-                    None => ended = true,
-                    Some(code) => return Err(io::Error::from_raw_os_error(code.get().saturating_abs())),
+                    None => answer.acknowledged = true,
+                    Some(code) => return Err(errno(code.get())),
                 },
-                NetlinkPayload::Done(_) => ended = true,
+                NetlinkPayload::Done(done) if done.code < 0 => return Err(errno(done.code)),
+                NetlinkPayload::Done(_) => answer.acknowledged = true,
+                NetlinkPayload::Overrun(_) => {
+                    return Err(io::Error::from_raw_os_error(Errno::ENOBUFS as i32));
+                }
                 _ => {}
             }
         }
-        if flags & NLM_F_DUMP == NLM_F_DUMP && !ended {
-            return Err(unacknowledged());
-        }
-        Ok((found, ended))
+        Ok(answer)
     }
+}
+
+fn errno(code: i32) -> io::Error {
+    io::Error::from_raw_os_error(code.saturating_abs())
 }
 
 fn unacknowledged() -> io::Error {

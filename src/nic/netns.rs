@@ -4,7 +4,7 @@
 //! is known by the device and inode of its nsfs file.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
@@ -17,7 +17,7 @@ use std::{
 use nix::{
     errno::Errno,
     sched::{CloneFlags, setns},
-    sys::statfs::{FsType, fstatfs, statfs},
+    sys::statfs::{FsType, fstatfs},
 };
 
 use super::netlink::Netlink;
@@ -35,16 +35,16 @@ pub struct NetnsId {
 }
 
 /// Whether a namespace that was recorded is still there.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
     /// The path leads to the same namespace.
     Alive,
-    /// The path leads to no namespace any more.
+    /// The path leads nowhere, or to an ordinary file.
     Gone,
-    /// The path leads to another namespace: the recorded one is gone, or at least no longer to be found there.
-    Different(NetnsId),
-    /// It could not be looked at, so nothing may be concluded.
-    Unknown(io::Error),
+    /// The path leads to another namespace.
+    Replaced,
+    /// It cannot be told: permission, I/O, a parent directory that this process cannot see.
+    Unknown,
 }
 
 /// Why a namespace cannot be used.
@@ -190,22 +190,18 @@ impl AsFd for Netns {
     }
 }
 
-/// Whether the namespace that was recorded as `id` at `path` is still there. Opens nothing, blocks on nothing.
+/// Whether the namespace that was recorded as `id` at `path` is still there. Blocks for a few system calls.
 pub fn liveness(path: &Path, id: NetnsId) -> Liveness {
-    let metadata = match fs::metadata(path) {
-        Ok(metadata) => metadata,
-        Err(error) if is_gone(&error) => return Liveness::Gone,
-        Err(error) => return Liveness::Unknown(error),
-    };
-    match statfs(path) {
-        // A namespace that is unmounted leaves the file behind that it was mounted on.
-        Ok(stat) if stat.filesystem_type() != NSFS => Liveness::Gone,
-        Ok(_) => {
-            let found = NetnsId { device: metadata.dev(), inode: metadata.ino() };
-            if found == id { Liveness::Alive } else { Liveness::Different(found) }
+    match Netns::open(path) {
+        Ok(netns) if netns.id == id => Liveness::Alive,
+        Ok(_) => Liveness::Replaced,
+        Err(NetnsError::Gone { .. }) => {
+            // Without its directory this process cannot see the runtime's namespaces at all, and must not conclude that
+            // they are gone. A pid's directory under /proc goes with the pid.
+            let parent_seen = path.starts_with("/proc") || path.parent().is_some_and(Path::is_dir);
+            if parent_seen { Liveness::Gone } else { Liveness::Unknown }
         }
-        Err(Errno::ENOENT | Errno::ESRCH) => Liveness::Gone,
-        Err(errno) => Liveness::Unknown(errno.into()),
+        Err(_) => Liveness::Unknown,
     }
 }
 
@@ -227,21 +223,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_namespace_is_gone() {
+    fn what_is_no_namespace_is_gone_where_its_directory_is_seen() {
         let id = Netns::current().unwrap().id();
         let dir = tempfile::tempdir().unwrap();
         let plain = dir.path().join("left-behind");
-        fs::write(&plain, "").unwrap();
-        for path in [plain.as_path(), &dir.path().join("absent"), &plain.join("below"), Path::new("")] {
+        std::fs::write(&plain, "").unwrap();
+        for (path, expected) in [
+            (plain.as_path(), Liveness::Gone),
+            (&dir.path().join("absent"), Liveness::Gone),
+            (&plain.join("below"), Liveness::Unknown),
+            (&dir.path().join("no/such/directory"), Liveness::Unknown),
+            (Path::new(""), Liveness::Unknown),
+            (Path::new("/proc/4294967295/ns/net"), Liveness::Gone),
+        ] {
             assert!(matches!(Netns::open(path), Err(NetnsError::Gone { .. })), "{}", path.display());
-            assert!(matches!(liveness(path, id), Liveness::Gone), "{}", path.display());
+            assert_eq!(liveness(path, id), expected, "{}", path.display());
         }
     }
 
     #[test]
-    fn another_inode_is_a_different_namespace() {
+    fn another_inode_is_another_namespace() {
         let mut id = Netns::current().unwrap().id();
         id.inode += 1;
-        assert!(matches!(liveness(Path::new("/proc/self/ns/net"), id), Liveness::Different(_)));
+        assert_eq!(liveness(Path::new("/proc/self/ns/net"), id), Liveness::Replaced);
     }
 }

@@ -11,7 +11,10 @@ use std::{
 
 use ipnet::IpNet;
 
-use super::netns::{Netns, NetnsError};
+use super::{
+    netns::{Netns, NetnsError},
+    sysctl::{SysctlError, enable_forwarding},
+};
 use crate::model::Family;
 
 mod iptables;
@@ -66,6 +69,12 @@ pub enum RulesError {
     /// The namespace could not be entered.
     #[error(transparent)]
     Netns(#[from] NetnsError),
+    /// Forwarding could not be switched on.
+    #[error(transparent)]
+    Forwarding(#[from] SysctlError),
+    /// The thread that ran the programs failed.
+    #[error("setting packet rules failed: {0}")]
+    Thread(#[from] tokio::task::JoinError),
 }
 
 impl RulesError {
@@ -127,6 +136,14 @@ impl Masquerade {
         })?
     }
 
+    /// As [`Masquerade::apply`], by one program only. Rules that the other holds stay.
+    pub fn apply_by(&self, backend: Backend, host: &Netns) -> Result<(), RulesError> {
+        host.run(|| match backend {
+            Backend::Nftables => nft::apply(self),
+            Backend::Iptables => iptables::apply(self),
+        })?
+    }
+
     /// Removes all rules of ours from `host`. That there are none, or no program to ask, is success.
     pub fn remove(host: &Netns) -> Result<(), RulesError> {
         host.run(|| {
@@ -137,6 +154,25 @@ impl Masquerade {
                 .collect()
         })?
     }
+}
+
+/// Lets pods of `networks` reach the world from this process's namespace: forwarding on, their traffic masqueraded.
+/// Repeating it, also with other networks, leaves only what was said last.
+pub async fn masquerade(networks: &[IpNet]) -> Result<Backend, RulesError> {
+    let wish = Masquerade { pods: networks.to_vec(), keep: Vec::new() };
+    let work = move || {
+        let host = Netns::current()?;
+        let used = |family: &Family| wish.pods.iter().any(|net| Family::of(net.addr()) == *family);
+        let families: Vec<_> = Family::ALL.into_iter().filter(used).collect();
+        enable_forwarding(&host, &families)?;
+        wish.apply(&host)
+    };
+    tokio::task::spawn_blocking(work).await?
+}
+
+/// Removes the rules that [`masquerade`] made. Forwarding stays on: others may rely on it by now.
+pub async fn remove_masquerade() -> Result<(), RulesError> {
+    tokio::task::spawn_blocking(|| Masquerade::remove(&Netns::current()?)).await?
 }
 
 fn of_family(nets: &[IpNet], family: Family) -> Vec<IpNet> {

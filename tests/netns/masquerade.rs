@@ -69,6 +69,34 @@ async fn the_world_sees_the_host_and_pods_see_each_other() {
 }
 
 #[tokio::test]
+async fn iptables_does_the_same_where_nft_is_missing() {
+    let test = "iptables_does_the_same_where_nft_is_missing";
+    let Some(lab) = Lab::new(test).await else { return };
+    if !has("iptables-restore") {
+        return need::skip(test, "needs iptables");
+    }
+    let pod = wired_pod(&lab).await;
+    let (v4, v6) = (lab.world.serve(WORLD_V4), lab.world.serve(WORLD_V6));
+    for _ in 0..2 {
+        wish().apply_by(Backend::Iptables, &lab.host.netns).unwrap();
+        assert_eq!(pod.udp(v4).unwrap(), HOST_V4);
+        assert_eq!(pod.udp(v6).unwrap(), HOST_V6);
+    }
+    let saved = |program: &str| {
+        let output =
+            lab.host.netns.run(|| Command::new(program).args(["-t", "nat"]).output().unwrap()).unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for program in ["iptables-save", "ip6tables-save"] {
+        let rules = saved(program);
+        assert_eq!(rules.matches("-A POSTROUTING").count(), 1, "{rules}");
+        assert_eq!(rules.matches("-j MASQUERADE").count(), 1, "{rules}");
+    }
+    Masquerade::remove(&lab.host.netns).unwrap();
+    assert!(!saved("iptables-save").contains("CNS") && !saved("ip6tables-save").contains("CNS"));
+}
+
+#[tokio::test]
 async fn kept_destinations_see_the_pod() {
     let test = "kept_destinations_see_the_pod";
     let Some(lab) = Lab::new(test).await else { return };

@@ -1,0 +1,172 @@
+//! Failures: what failed, with which value, what to do; and every rpc that is not there says so by name.
+
+use cns::proto::v1::{
+    device_service_client::DeviceServiceClient, nm_agent_service_client::NmAgentServiceClient,
+};
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+use super::{ask, cns_under_test::Cns, pb};
+
+#[tokio::test]
+async fn x1_a_shortage_says_what_is_short_and_when_to_ask_again() {
+    let cns = Cns::start(&["--standalone-cidr", "10.244.0.0/30"]).await;
+    let mut ipam = cns.ipam().await;
+    ipam.request_ip_configs(ask("c1")).await.unwrap();
+    let status = ipam.request_ip_configs(ask("c2")).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(
+        status.message().starts_with("not enough IPs available of type ipv4 for "),
+        "{}",
+        status.message()
+    );
+    let info = status.get_details_error_info().unwrap();
+    assert_eq!(
+        (info.domain.as_str(), info.reason.as_str()),
+        ("cns.azure.com", "FAILED_TO_ALLOCATE_IP_CONFIG")
+    );
+    assert_eq!((info.metadata["return_code"].as_str(), info.metadata["family"].as_str()), ("32", "ipv4"));
+    assert!(status.get_details_retry_info().unwrap().retry_delay.is_some());
+}
+
+#[tokio::test]
+async fn bad_input_names_the_field_and_changes_nothing() {
+    let cns = Cns::start(&[]).await;
+    let mut ipam = cns.ipam().await;
+    let base = || ask("c1");
+    let long = "x".repeat(300);
+    let cases: Vec<(pb::RequestIpConfigsRequest, &str)> = vec![
+        (pb::RequestIpConfigsRequest { infra_container_id: "../etc".into(), ..base() }, "infra_container_id"),
+        (pb::RequestIpConfigsRequest { infra_container_id: long.clone(), ..base() }, "infra_container_id"),
+        (pb::RequestIpConfigsRequest { ifname: "a/b".into(), ..base() }, "ifname"),
+        (
+            pb::RequestIpConfigsRequest { desired_ip_addresses: vec!["abc".into()], ..base() },
+            "desired_ip_addresses[0]",
+        ),
+        (
+            pb::RequestIpConfigsRequest {
+                pod: Some(pb::PodIdentity { namespace: "a\nb".into(), name: long }),
+                ..base()
+            },
+            "pod",
+        ),
+        (
+            pb::RequestIpConfigsRequest {
+                sandbox: Some(pb::Sandbox { netns_path: "relative".into(), ..Default::default() }),
+                ..base()
+            },
+            "sandbox.netns_path",
+        ),
+    ];
+    for (request, field) in cases {
+        let status = ipam.request_ip_configs(request).await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument, "{field}: {status}");
+        let violations = status.get_details_bad_request().unwrap().field_violations;
+        assert_eq!(violations[0].field, field);
+    }
+    // R11: nobody owns the empty key.
+    let nobody = pb::RequestIpConfigsRequest { infra_container_id: String::new(), ..base() };
+    let status = ipam.request_ip_configs(nobody).await.unwrap_err();
+    assert_eq!(status.get_details_error_info().unwrap().metadata["return_code"], "34");
+    // R12: no NIC, no address.
+    let backend = pb::RequestIpConfigsRequest {
+        backend_interface_exist: true,
+        backend_interface_mac_addresses: vec!["aa:bb:cc:00:11:22".into()],
+        ..base()
+    };
+    let status = ipam.request_ip_configs(backend).await.unwrap_err();
+    assert!(status.message().contains("BackendNIC allocation failed"), "{status}");
+    let info = cns.node().await.get_node_info(pb::GetNodeInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!(info.ip_counts.unwrap().assigned, 0);
+    cns.assert_sound().await;
+}
+
+#[tokio::test]
+async fn p3_p6_desired_addresses_are_refused_in_words() {
+    let cns = Cns::start(&[]).await;
+    let mut ipam = cns.ipam().await;
+    let desire = |container: &str, address: &str| pb::RequestIpConfigsRequest {
+        desired_ip_addresses: vec![address.into()],
+        ..ask(container)
+    };
+    ipam.request_ip_configs(desire("c1", "10.244.0.9")).await.unwrap();
+    let taken = ipam.request_ip_configs(desire("c2", "10.244.0.9")).await.unwrap_err();
+    assert!(taken.message().contains("Desired IP is already assigned"), "{taken}");
+    let info = taken.get_details_error_info().unwrap();
+    assert_eq!((info.metadata["owner"].as_str(), info.metadata["detail"].as_str()), ("c1", "DESIRED_TAKEN"));
+    let unknown = ipam.request_ip_configs(desire("c2", "10.9.9.9")).await.unwrap_err();
+    assert!(unknown.message().contains("not enough desired IPs found in pool"), "{unknown}");
+    assert_eq!(unknown.code(), Code::FailedPrecondition);
+}
+
+/// Every rpc whose subsystem comes later is defined, and says by name what is missing.
+#[tokio::test]
+async fn what_is_not_there_yet_says_so_by_name() {
+    let cns = Cns::start(&[]).await;
+    let channel = cns.channel().await;
+    let mut told: Vec<(&str, Status)> = Vec::new();
+    macro_rules! call {
+        ($client:expr, $($method:ident => $name:literal),* $(,)?) => {
+            $(told.push(($name, $client.$method(tonic::Request::new(Default::default())).await.map(drop).unwrap_err()));)*
+        };
+    }
+    let mut nmagent = NmAgentServiceClient::new(channel.clone());
+    call!(nmagent,
+        list_supported_ap_is => "ListSupportedAPIs",
+        list_network_container_versions => "ListNetworkContainerVersions",
+        sync_host_nc_versions => "SyncHostNCVersions",
+        get_home_az => "GetHomeAZ",
+    );
+    let mut devices = DeviceServiceClient::new(channel);
+    call!(devices,
+        assign_ib_devices_to_pod => "AssignIBDevicesToPod",
+        get_ib_device_status => "GetIBDeviceStatus",
+    );
+    let mut ipam = cns.ipam().await;
+    call!(ipam, request_claim_resource_info => "RequestClaimResourceInfo");
+    let mut ncs = cns.ncs().await;
+    call!(ncs,
+        publish_network_container => "PublishNetworkContainer",
+        unpublish_network_container => "UnpublishNetworkContainer",
+        get_interface_for_container => "GetInterfaceForContainer",
+        attach_container_to_network => "AttachContainerToNetwork",
+        detach_container_from_network => "DetachContainerFromNetwork",
+    );
+    let mut node = cns.node().await;
+    call!(node,
+        get_vm_unique_id => "GetVMUniqueID",
+        list_nic_resources => "ListNICResources",
+        set_environment => "SetEnvironment",
+        create_network => "CreateNetwork",
+        delete_network => "DeleteNetwork",
+    );
+    for (name, status) in told {
+        assert_eq!(status.code(), Code::Unimplemented, "{name}");
+        assert!(status.message().starts_with(name), "{name}: {}", status.message());
+        assert!(
+            status.message().len() > name.len() + 20,
+            "{name} says what is missing: {}",
+            status.message()
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_is_there_answers() {
+    let cns = Cns::start(&[]).await;
+    let mut node = cns.node().await;
+    assert!(node.get_cpu_cores(pb::GetCpuCoresRequest {}).await.unwrap().into_inner().cpu_cores > 0);
+    match node.get_host_local_ip(pb::GetHostLocalIpRequest {}).await {
+        Ok(found) => assert!(found.into_inner().ip_address.parse::<std::net::IpAddr>().is_ok()),
+        Err(status) => {
+            assert_eq!(status.code(), Code::Unavailable, "a host without a route has none: {status}")
+        }
+    }
+    let other = pb::SetOrchestratorRequest {
+        orchestrator_type: pb::OrchestratorType::KubernetesCrd.into(),
+        node_id: "another".into(),
+        dnc_partition_key: String::new(),
+    };
+    let status = node.set_orchestrator(other).await.unwrap_err();
+    assert!(status.message().contains("already been registered as"), "O2: {status}");
+}

@@ -1,0 +1,158 @@
+//! Network containers over the API (spec/network-containers.md §16).
+
+use std::collections::BTreeMap;
+
+use tonic::Code;
+use tonic_types::StatusExt as _;
+
+use super::{addresses, ask, cns_under_test::Cns, give, pb};
+
+const NC: &str = "5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11";
+
+fn nc(secondaries: &[&str]) -> pb::NetworkContainer {
+    let config = |address: &&str| {
+        (address.to_string(), pb::SecondaryIpConfig { ip_address: address.to_string(), nc_version: 0 })
+    };
+    pb::NetworkContainer {
+        id: NC.into(),
+        r#type: pb::NetworkContainerType::Docker.into(),
+        version: "0".into(),
+        authorization_token: "secret-token".into(),
+        ip_configuration: Some(pb::IpConfiguration {
+            ip_subnet: Some(pb::IpSubnet { ip_address: "10.240.0.5".into(), prefix_length: 24 }),
+            gateway_ip_address: "10.240.0.1".into(),
+            ..Default::default()
+        }),
+        secondary_ip_configs: secondaries.iter().map(config).collect::<BTreeMap<_, _>>(),
+        routes: vec![pb::Route { destination: "10.96.0.0/12".into(), ..Default::default() }],
+        ..Default::default()
+    }
+}
+
+async fn create(
+    cns: &Cns,
+    nc: pb::NetworkContainer,
+) -> Result<pb::CreateOrUpdateNetworkContainerResponse, tonic::Status> {
+    let request = pb::CreateOrUpdateNetworkContainerRequest { network_container: Some(nc) };
+    cns.ncs().await.create_or_update_network_container(request).await.map(tonic::Response::into_inner)
+}
+
+#[tokio::test]
+async fn an_nc_is_created_read_back_and_deleted_when_its_pods_are_gone() {
+    let cns = Cns::start(&["--standalone-cidr", "10.244.0.0/30"]).await;
+    let created = create(&cns, nc(&["10.240.0.17"])).await.unwrap();
+    assert!(created.created);
+    assert_eq!(created.status.unwrap().ipv4.unwrap().available, 1);
+    let mut ncs = cns.ncs().await;
+    let by_id = pb::GetNetworkContainerRequest {
+        by: Some(pb::get_network_container_request::By::Id(format!("Swift_{}", NC.to_uppercase()))),
+    };
+    let found = ncs.get_network_container(by_id.clone()).await.unwrap().into_inner().entries.remove(0);
+    let found = found.network_container.unwrap();
+    assert_eq!(
+        found,
+        pb::NetworkContainer { authorization_token: String::new(), ..nc(&["10.240.0.17"]) }.normalised()
+    );
+    let mut ipam = cns.ipam().await;
+    let wanted =
+        pb::RequestIpConfigsRequest { desired_ip_addresses: vec!["10.240.0.17".into()], ..ask("c1") };
+    ipam.request_ip_configs(wanted).await.unwrap();
+    let refused = create(&cns, nc(&[])).await.unwrap_err();
+    assert_eq!(refused.get_details_error_info().unwrap().metadata["return_code"], "29", "N6");
+    let deleted =
+        ncs.delete_network_container(pb::DeleteNetworkContainerRequest { id: NC.into() }).await.unwrap();
+    assert_eq!(deleted.into_inner().held_ip_addresses, ["10.240.0.17"], "E4");
+    let again = ipam.request_ip_configs(ask("c1")).await.unwrap().into_inner();
+    assert_eq!(addresses(&again), ["10.240.0.17"], "its pod keeps it");
+    ipam.release_ip_configs(give("c1")).await.unwrap();
+    assert_eq!(ncs.get_network_container(by_id).await.unwrap_err().code(), Code::NotFound);
+    let twice =
+        ncs.delete_network_container(pb::DeleteNetworkContainerRequest { id: NC.into() }).await.unwrap();
+    assert!(!twice.into_inner().existed, "E1");
+    cns.assert_sound().await;
+}
+
+/// What the server fills in where nothing was said.
+trait Normalised {
+    fn normalised(self) -> Self;
+}
+
+impl Normalised for pb::NetworkContainer {
+    fn normalised(mut self) -> Self {
+        self.local_ip_configuration.get_or_insert_default();
+        self.ip_configuration.get_or_insert_default();
+        self.ipv6_configuration.get_or_insert_default();
+        self.network_interface_info.get_or_insert_default();
+        self
+    }
+}
+
+#[tokio::test]
+async fn t6_t9_what_cannot_be_an_nc_is_refused_and_not_visible() {
+    let cns = Cns::start(&[]).await;
+    let cases: Vec<(pb::NetworkContainer, &str)> = vec![
+        (pb::NetworkContainer { id: String::new(), ..nc(&[]) }, "16"),
+        (pb::NetworkContainer { id: "abc".into(), ..nc(&[]) }, "2"),
+        (pb::NetworkContainer { r#type: 0, ..nc(&[]) }, "22"),
+        (pb::NetworkContainer { r#type: 77, ..nc(&[]) }, "22"),
+        (pb::NetworkContainer { primary_interface_identifier: "10.0.0.300".into(), ..nc(&[]) }, "2"),
+        (nc(&["not-an-address"]), "30"),
+        // It belongs to the static NC already.
+        (nc(&["10.244.0.17"]), "30"),
+    ];
+    for (bad, code) in cases {
+        let status = create(&cns, bad.clone()).await.unwrap_err();
+        let info = status.get_details_error_info().unwrap();
+        assert_eq!(info.metadata["return_code"], code, "{bad:?}: {status}");
+    }
+    let list =
+        cns.ncs().await.list_network_containers(pb::ListNetworkContainersRequest::default()).await.unwrap();
+    assert_eq!(list.into_inner().entries.len(), 1, "only the static one is there");
+}
+
+#[tokio::test]
+async fn t13_a_batch_stops_at_the_first_refusal_and_keeps_what_came_before() {
+    let cns = Cns::start(&[]).await;
+    let other = |id: &str, address: &str| pb::NetworkContainer { id: id.into(), ..nc(&[address]) };
+    let batch = vec![
+        other("00000001-7b7d-4b38-9b1f-0d0f6a2c9a11", "10.240.0.17"),
+        other("00000002-7b7d-4b38-9b1f-0d0f6a2c9a11", "10.240.0.17"),
+        other("00000003-7b7d-4b38-9b1f-0d0f6a2c9a11", "10.240.0.19"),
+    ];
+    let mut ncs = cns.ncs().await;
+    let request = pb::BatchCreateOrUpdateNetworkContainersRequest { network_containers: batch };
+    ncs.batch_create_or_update_network_containers(request).await.unwrap_err();
+    let list = ncs.list_network_containers(pb::ListNetworkContainersRequest::default()).await.unwrap();
+    let ids: Vec<String> = list.into_inner().entries.into_iter().map(|e| e.status.unwrap().id).collect();
+    assert!(
+        ids.iter().any(|id| id.starts_with("00000001")) && !ids.iter().any(|id| id.starts_with("00000003"))
+    );
+    cns.assert_sound().await;
+}
+
+#[tokio::test]
+async fn a_static_network_grows_and_shrinks_and_never_drops_a_pods_address() {
+    let mut cns = Cns::start(&["--standalone-cidr", "10.244.0.0/24"]).await;
+    let wanted = |address: &str, container: &str| pb::RequestIpConfigsRequest {
+        desired_ip_addresses: vec![address.into()],
+        ..ask(container)
+    };
+    cns.ipam().await.request_ip_configs(wanted("10.244.0.200", "high")).await.unwrap();
+    cns.ipam().await.request_ip_configs(wanted("10.244.0.9", "low")).await.unwrap();
+    for (args, total) in [
+        (&["--standalone-cidr", "10.244.0.0/28"][..], 13 + 1),
+        (&["--standalone-cidr", "10.99.0.0/28"], 13 + 2),
+        (&["--standalone-cidr", "10.244.0.0/23"], 509),
+        (&["--standalone-cidr", "10.99.0.0/28", "--standalone-cidr", "10.244.0.0/24"], 13 + 253),
+    ] {
+        assert!(cns.terminate().unwrap().success());
+        cns.set_args(args);
+        cns.launch().await;
+        let again = cns.ipam().await.request_ip_configs(ask("high")).await.unwrap().into_inner();
+        assert_eq!(addresses(&again), ["10.244.0.200"], "{args:?}");
+        let request = pb::ListIpConfigsRequest { page_size: 10_000, ..Default::default() };
+        let all = cns.ipam().await.list_ip_configs(request).await.unwrap().into_inner().ip_configs;
+        assert_eq!(all.len(), total, "{args:?}");
+        cns.assert_sound().await;
+    }
+}

@@ -1,0 +1,12 @@
+//! Crashes: the daemon is killed at random moments while clients work; the disk fills up, is read-only, its file is torn. Every
+//! answer that a client received stays true, no address is given twice, none is lost.
+
+#[path = "../support/cns.rs"]
+#[allow(dead_code, reason = "each test binary uses its part")]
+mod cns_under_test;
+#[path = "../support/need.rs"]
+#[allow(dead_code, reason = "each test binary uses its part")]
+mod need;
+
+mod disk;
+mod kill;
