@@ -189,10 +189,8 @@ impl Out {
 
     fn render_table(&self, text: &mut String, head: &[String], rows: &[Vec<Cell>]) {
         let head = head.iter().map(|name| Cell::toned(name.clone(), Tone::Faint)).collect::<Vec<_>>();
-        let lines: Vec<Vec<(String, Tone)>> = std::iter::once(&head)
-            .chain(rows)
-            .map(|row| row.iter().map(|cell| (or_dash(printable(&cell.text)), cell.tone)).collect())
-            .collect();
+        let lines: Vec<Vec<(String, Tone)>> =
+            std::iter::once(&head).chain(rows).map(|row| row.iter().map(shown).collect()).collect();
         let mut widths = vec![0; head.len()];
         for line in &lines {
             for (width, (cell, _)) in widths.iter_mut().zip(line) {
@@ -249,8 +247,8 @@ fn not_printable(error: impl std::fmt::Display) -> Failure {
 }
 
 /// An empty cell would shift the columns of whoever splits at white space.
-fn or_dash(text: String) -> String {
-    if text.is_empty() { "-".to_owned() } else { text }
+fn shown(cell: &Cell) -> (String, Tone) {
+    if cell.text.is_empty() { ("-".to_owned(), Tone::Faint) } else { (printable(&cell.text), cell.tone) }
 }
 
 /// `text` without characters that would move the cursor or start an escape sequence: names come from pods.

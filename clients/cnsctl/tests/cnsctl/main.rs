@@ -6,3 +6,4 @@ mod alone;
 mod by_script;
 mod fixture;
 mod scripted;
+mod with_daemon;
