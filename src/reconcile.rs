@@ -20,7 +20,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     ledger::{Ledger, ReleaseIps, ReleaseOutcome},
     model::{Actor, ContainerId, Endpoint, PodIdentity, Sandbox},
-    service::sandbox::{Found, describe, look},
+    nic::Liveness,
+    service::sandbox::{describe, is_dead, look},
     telemetry::metrics::Metrics,
 };
 
@@ -47,7 +48,7 @@ pub struct Look {
     /// Which.
     pub sandbox: Sandbox,
     /// What was found.
-    pub found: Found,
+    pub found: Liveness,
 }
 
 /// What to do about dead sandboxes now.
@@ -65,7 +66,7 @@ impl Missing {
     /// Decides what to release, from one look at every witnessed sandbox. Remembers since when each is gone.
     pub fn plan(&mut self, looks: Vec<Look>, now: Instant, grace: Duration) -> Plan {
         let all = looks.len();
-        let (gone, _): (Vec<Look>, Vec<Look>) = looks.into_iter().partition(|look| look.found.is_dead());
+        let (gone, _): (Vec<Look>, Vec<Look>) = looks.into_iter().partition(|look| is_dead(look.found));
         self.0.retain(|container, (sandbox, _)| {
             gone.iter().any(|look| look.container == *container && look.sandbox == *sandbox)
         });
@@ -226,8 +227,8 @@ async fn async_deletes(ledger: &Ledger, metrics: &Metrics, directory: &Path) {
 mod tests {
     use super::*;
 
-    fn looks(found: &[Found]) -> Vec<Look> {
-        let one = |(i, found): (usize, &Found)| Look {
+    fn looks(found: &[Liveness]) -> Vec<Look> {
+        let one = |(i, found): (usize, &Liveness)| Look {
             container: format!("c{i}").parse().unwrap(),
             sandbox: Sandbox { netns: "/run/netns/x".into(), device: 4, inode: i as u64 + 1 },
             found: *found,
@@ -236,7 +237,7 @@ mod tests {
     }
 
     const GRACE: Duration = Duration::from_mins(1);
-    use Found::{Alive, Gone, Replaced, Unknown};
+    use Liveness::{Alive, Gone, Replaced, Unknown};
 
     #[test]
     fn a_sandbox_is_released_after_the_grace_period_and_not_before() {

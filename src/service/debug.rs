@@ -13,6 +13,7 @@ use crate::{
         ContainerId, Endpoint, Family, IpRecord, IpState, IpStateKind, JournalEntry, NcId, Now, OnRelease,
         Operation, Outcome, PodIdentity, ReturnCode,
     },
+    nic::Liveness,
     proto::v1::{self as pb, debug_service_server::DebugService},
 };
 
@@ -87,7 +88,7 @@ impl Debug {
             endpoints
                 .into_iter()
                 .filter_map(look)
-                .filter(|(_, found, _)| *found != sandbox::Found::Alive)
+                .filter(|(_, found, _)| *found != Liveness::Alive)
                 .collect::<Vec<_>>()
         });
         let judged = judged.await.map_err(|error| internal(&error))?;
@@ -96,11 +97,11 @@ impl Debug {
             .map(|(endpoint, found, words)| {
                 let held = self.0.held_by(None, Some(&endpoint.container));
                 let (severity, remedy) = match (found, endpoint.witnessed) {
-                    (sandbox::Found::Gone | sandbox::Found::Replaced, true) => (
+                    (Liveness::Gone | Liveness::Replaced, true) => (
                         pb::FindingSeverity::Warning,
                         "the reconciler releases what it holds after the grace period",
                     ),
-                    (sandbox::Found::Gone | sandbox::Found::Replaced, false) => (
+                    (Liveness::Gone | Liveness::Replaced, false) => (
                         pb::FindingSeverity::Warning,
                         "this daemon never saw the sandbox alive and leaves it alone; \
                          `cnsctl ip release` if the container is gone",
@@ -111,8 +112,7 @@ impl Debug {
                 };
                 pb::Finding {
                     severity: severity.into(),
-                    kind: if found == sandbox::Found::Unknown { "UNSEEN_SANDBOX" } else { "DEAD_SANDBOX" }
-                        .into(),
+                    kind: if found == Liveness::Unknown { "UNSEEN_SANDBOX" } else { "DEAD_SANDBOX" }.into(),
                     message: format!("container {} of pod {}: {words}", endpoint.container, endpoint.pod),
                     remedy: remedy.into(),
                     container_id: endpoint.container.to_string(),

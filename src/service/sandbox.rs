@@ -4,7 +4,6 @@
 //! cannot see the runtime's namespaces concludes nothing.
 
 use std::{
-    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -27,50 +26,27 @@ pub struct Sandboxes {
     last_sweep: Arc<Mutex<Option<Instant>>>,
 }
 
-/// What a look at a sandbox found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// The namespace is there.
-    Alive,
-    /// Nothing, or no namespace, is at its path.
-    Gone,
-    /// Another namespace is at its path.
-    Replaced,
-    /// Nothing can be concluded.
-    Unknown,
-}
-
-impl Found {
-    /// Whether the sandbox is dead for certain, as far as this daemon sees.
-    pub fn is_dead(self) -> bool {
-        matches!(self, Self::Gone | Self::Replaced)
-    }
-}
-
 /// Whether the sandbox is there. Blocks for a few system calls.
-pub fn look(sandbox: &Sandbox) -> Found {
+pub fn look(sandbox: &Sandbox) -> Liveness {
     if sandbox.inode == 0 {
-        return Found::Unknown;
+        return Liveness::Unknown;
     }
-    let path = &sandbox.netns;
-    match liveness(path, NetnsId { device: sandbox.device, inode: sandbox.inode }) {
-        Liveness::Alive => Found::Alive,
-        Liveness::Different(_) => Found::Replaced,
-        // Without its directory this process cannot see the runtime's namespaces at all, and must not conclude that they
-        // are gone. A pid's directory under /proc goes with the pid.
-        Liveness::Gone if path.starts_with("/proc") || path.parent().is_some_and(Path::is_dir) => Found::Gone,
-        Liveness::Gone | Liveness::Unknown(_) => Found::Unknown,
-    }
+    liveness(&sandbox.netns, NetnsId { device: sandbox.device, inode: sandbox.inode })
+}
+
+/// Whether the sandbox is dead for certain, as far as this daemon sees.
+pub fn is_dead(found: Liveness) -> bool {
+    matches!(found, Liveness::Gone | Liveness::Replaced)
 }
 
 /// A finding's words for the journal.
-pub fn describe(sandbox: &Sandbox, found: Found) -> String {
+pub fn describe(sandbox: &Sandbox, found: Liveness) -> String {
     let path = sandbox.netns.display();
     match found {
-        Found::Alive => format!("sandbox {path} lives"),
-        Found::Gone => format!("sandbox {path} is gone"),
-        Found::Replaced => format!("sandbox {path} is another namespace now"),
-        Found::Unknown => format!("sandbox {path} cannot be seen"),
+        Liveness::Alive => format!("sandbox {path} lives"),
+        Liveness::Gone => format!("sandbox {path} is gone"),
+        Liveness::Replaced => format!("sandbox {path} is another namespace now"),
+        Liveness::Unknown => format!("sandbox {path} cannot be seen"),
     }
 }
 
@@ -83,7 +59,7 @@ impl Sandboxes {
     /// Whether this daemon sees the sandbox alive now.
     pub async fn witness(&self, sandbox: Option<&Sandbox>) -> bool {
         let Some(sandbox) = sandbox.cloned() else { return false };
-        spawn_blocking(move || look(&sandbox) == Found::Alive).await.unwrap_or(false)
+        spawn_blocking(move || look(&sandbox) == Liveness::Alive).await.unwrap_or(false)
     }
 
     /// Releases what earlier sandboxes of the pod hold, if they are dead: a sandbox that is made anew under another
@@ -124,7 +100,7 @@ impl Sandboxes {
             let found = candidates.filter_map(|endpoint| {
                 let sandbox = endpoint.sandbox.clone()?;
                 let found = look(&sandbox);
-                found.is_dead().then(|| (endpoint.container.clone(), describe(&sandbox, found), sandbox))
+                is_dead(found).then(|| (endpoint.container.clone(), describe(&sandbox, found), sandbox))
             });
             found.collect::<Vec<_>>()
         });

@@ -20,7 +20,8 @@ async fn r1_r2_l1_a_pod_gets_addresses_keeps_them_and_gives_them_back() {
     let lengths: Vec<_> =
         first.pod_ip_infos.iter().map(|i| i.pod_ip_config.as_ref().unwrap().prefix_length).collect();
     assert_eq!(lengths, [28, 124], "each family has its own prefix length");
-    let endpoint = cns.endpoints().await.get_endpoint(pb::GetEndpointRequest { container_id: "c1".into() });
+    let mut endpoints = cns.endpoints().await;
+    let endpoint = endpoints.get_endpoint(pb::GetEndpointRequest { container_id: "c1".into() });
     let endpoint = endpoint.await.unwrap().into_inner().endpoint.unwrap();
     assert_eq!(endpoint.interfaces[0].ipv4, ["10.244.0.2/28"]);
     assert_eq!(endpoint.interfaces[0].ipv6, ["fd00:10:244::2/124"]);

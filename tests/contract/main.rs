@@ -1,10 +1,10 @@
 //! The contract over a real unix socket: the real daemon, the generated client.
 
 #[path = "../support/cns.rs"]
-#[allow(dead_code, reason = "each test binary uses its part")]
+#[allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 mod cns_under_test;
 #[path = "../support/need.rs"]
-#[allow(dead_code, reason = "each test binary uses its part")]
+#[allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 mod need;
 
 mod access;

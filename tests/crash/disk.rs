@@ -83,7 +83,8 @@ async fn f8_a_full_disk_refuses_and_recovers_without_a_restart() {
     assert!(refusal.message().contains("nothing was changed"), "{refusal}");
     until("health says so", || async { status(channel.clone()).await.unwrap() == ServingStatus::NotServing })
         .await;
-    let again = cns.ipam().await.list_pod_ip_configs(pb::ListPodIpConfigsRequest {
+    let mut ipam = cns.ipam().await;
+    let again = ipam.list_pod_ip_configs(pb::ListPodIpConfigsRequest {
         infra_container_id: "before".into(),
         ..Default::default()
     });

@@ -2,10 +2,10 @@
 //! answer that a client received stays true, no address is given twice, none is lost.
 
 #[path = "../support/cns.rs"]
-#[allow(dead_code, reason = "each test binary uses its part")]
+#[allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 mod cns_under_test;
 #[path = "../support/need.rs"]
-#[allow(dead_code, reason = "each test binary uses its part")]
+#[allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 mod need;
 
 mod disk;
