@@ -59,7 +59,7 @@ async fn another_user_reads_and_does_not_change_unless_allowed() {
     assert_ne!(code, Some(0));
     assert!(text.contains("uid 65534") && text.contains("--allow-uid"), "{text}");
     for allow in [["--allow-uid", "65534"], ["--allow-gid", "65534"]] {
-        assert!(cns.terminate().unwrap().success());
+        assert!(cns.terminate().await.unwrap().success());
         cns.set_args(&allow);
         cns.launch().await;
         open_to_nobody(&cns);

@@ -11,7 +11,7 @@ async fn a_stop_is_orderly_and_a_restart_knows_everything() {
     // A watcher must not hold the stop up.
     let mut debug = cns.debug().await;
     let mut stream = debug.watch_events(pb::WatchEventsRequest::default()).await.unwrap().into_inner();
-    assert!(cns.terminate().unwrap().success(), "{}", cns.log());
+    assert!(cns.terminate().await.unwrap().success(), "{}", cns.log());
     assert!(!matches!(stream.message().await, Ok(Some(_))));
     assert!(!cns.socket().exists(), "the socket's file goes with the daemon");
     cns.launch().await;

@@ -145,7 +145,7 @@ async fn a_static_network_grows_and_shrinks_and_never_drops_a_pods_address() {
         (&["--standalone-cidr", "10.244.0.0/23"], 509),
         (&["--standalone-cidr", "10.99.0.0/28", "--standalone-cidr", "10.244.0.0/24"], 13 + 253),
     ] {
-        assert!(cns.terminate().unwrap().success());
+        assert!(cns.terminate().await.unwrap().success());
         cns.set_args(args);
         cns.launch().await;
         let again = cns.ipam().await.request_ip_configs(ask("high")).await.unwrap().into_inner();

@@ -125,12 +125,12 @@ impl Cns {
         }
     }
 
-    /// SIGTERM, and wait until it ends.
-    pub fn terminate(&mut self) -> io::Result<ExitStatus> {
+    /// SIGTERM, and wait until it ends. The test's own connections go on meanwhile: they have to answer the daemon's goodbye.
+    pub async fn terminate(&mut self) -> io::Result<ExitStatus> {
         let Some(mut child) = self.child.take() else { return Err(io::Error::other("not running")) };
         let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM)?;
-        child.wait()
+        tokio::task::spawn_blocking(move || child.wait()).await.map_err(io::Error::other)?
     }
 
     /// Waits until the process ends by itself.
