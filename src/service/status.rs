@@ -74,6 +74,7 @@ pub fn code_of(rejection: &Rejection) -> Code {
         | Rejection::DesiredTaken { .. }
         | Rejection::DesiredUnavailable { .. }
         | Rejection::DesiredUnknown { .. }
+        | Rejection::OtherInterface { .. }
         | Rejection::NotExactlyOneNc { .. }
         | Rejection::NotExactlyOneIp { .. }
         | Rejection::UnsupportedOrchestrator { .. }

@@ -23,11 +23,10 @@ pub(crate) async fn run(environment: &Environment, netconf: &NetConf) -> Result<
     let host = Netns::current().map_err(|error| CniError::of_nic("cannot wire", &error.into()))?;
     let pod = open_sandbox(environment, &host)?;
     let plane = Transparent::new(host).map_err(|error| CniError::of_nic("cannot wire", &error))?;
-    let add = Add { invocation, attachment, pod, plane, names: &environment.pod, netconf };
-
     let intents = Intents::at(&netconf.intent_dir);
-    let before = intents.read(&add.attachment);
-    intents.write(&add.attachment, &Intent::new(&add.attachment, &add.pod, add.invocation.began))?;
+    let before = intents.read(&attachment);
+    intents.write(&attachment, &Intent::new(&attachment, &pod, invocation.began))?;
+    let add = Add { invocation, attachment, pod, plane, intents, names: &environment.pod, netconf };
 
     let mut undo = Undo::new();
     let error = match add.run(&mut undo).await {
@@ -37,8 +36,7 @@ pub(crate) async fn run(environment: &Environment, netconf: &NetConf) -> Result<
     match undo.run().await {
         // An earlier ADD of the same attachment stands, and so does its record.
         Ok(()) if before.is_none() => {
-            // A record that stays is what DEL and GC expect.
-            let _ = intents.remove(&add.attachment);
+            add.forget().await;
             Err(error)
         }
         Ok(()) => Err(error),
@@ -57,11 +55,22 @@ fn open_sandbox(environment: &Environment, host: &Netns) -> Result<Netns, CniErr
     })
 }
 
+/// Whose an attachment is, by its intent record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    ThisRun,
+    /// A later ADD's.
+    Another,
+    /// A DEL has been there.
+    Nobody,
+}
+
 struct Add<'a> {
     invocation: Invocation,
     attachment: Attachment,
     pod: Netns,
     plane: Transparent,
+    intents: Intents,
     names: &'a PodIdentity,
     netconf: &'a NetConf,
 }
@@ -70,15 +79,54 @@ impl Add<'_> {
     async fn run<'a>(&'a self, undo: &mut Undo<'a>) -> Result<AddResult, CniError> {
         let granted = self.request(undo).await?;
         let spec = self.wire_spec(&granted.pod_ip_infos)?;
-        let wired = self.plane.wire(&self.pod, &spec).await;
-        let wired = wired.map_err(|error| CniError::of_nic("cannot wire the sandbox", &error))?;
+        let wired = self.wire(&spec).await?;
         if !granted.repeated_request {
-            undo.push("take the interface away", async {
-                self.plane.unwire(Some(&self.pod), &self.attachment).await.map(drop)
-            });
+            undo.push("take the interface away", self.unwire());
         }
         self.record(&wired).await?;
         Ok(self.result(&spec, &wired))
+    }
+
+    /// Whether the attachment still is this run's.
+    fn owner(&self) -> Owner {
+        match self.intents.read(&self.attachment) {
+            Some(intent) if intent.began == self.invocation.began.nanos() => Owner::ThisRun,
+            Some(_) => Owner::Another,
+            None => Owner::Nobody,
+        }
+    }
+
+    async fn wire(&self, spec: &WireSpec) -> Result<Wired, CniError> {
+        let _lock = self.intents.lock(&self.attachment).await?;
+        if self.owner() != Owner::ThisRun {
+            return Err(CniError::new(
+                Code::Refused,
+                format!(
+                    "{} was deleted or added again since this ADD began; it is given up",
+                    self.attachment
+                ),
+            ));
+        }
+        let wired = self.plane.wire(&self.pod, spec).await;
+        wired.map_err(|error| CniError::of_nic("cannot wire the sandbox", &error))
+    }
+
+    async fn unwire(&self) -> Result<(), CniError> {
+        let _lock = self.intents.lock(&self.attachment).await?;
+        if self.owner() == Owner::Another {
+            return Ok(());
+        }
+        let unwired = self.plane.unwire(Some(&self.pod), &self.attachment).await;
+        unwired.map(drop).map_err(|error| CniError::new(Code::Dataplane, error.to_string()))
+    }
+
+    /// Removes this run's intent. If that fails, it is what DEL and GC expect.
+    async fn forget(&self) {
+        if let Ok(_lock) = self.intents.lock(&self.attachment).await
+            && self.owner() == Owner::ThisRun
+        {
+            let _ = self.intents.remove(&self.attachment);
+        }
     }
 
     async fn request<'a>(&'a self, undo: &mut Undo<'a>) -> Result<pb::RequestIpConfigsResponse, CniError> {

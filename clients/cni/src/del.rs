@@ -19,10 +19,6 @@ pub(crate) async fn run(environment: &Environment, netconf: &NetConf) -> Result<
     let attachment = attachment(environment, netconf)?;
     let intents = Intents::at(&netconf.intent_dir);
     let intent = intents.read(&attachment);
-    if intent.as_ref().is_some_and(|intent| intent.began > invocation.began.nanos()) {
-        // The container was added again while this run was on its way: what is there is not what it was sent for.
-        return Ok(());
-    }
     let sandbox = open_sandbox(environment, intent.as_ref());
     tear_down(&invocation, &attachment, &environment.pod, sandbox.as_ref(), netconf).await
 }
@@ -42,18 +38,33 @@ pub(crate) async fn tear_down(
     sandbox: Option<&Netns>,
     netconf: &NetConf,
 ) -> Result<(), CniError> {
+    let intents = Intents::at(&netconf.intent_dir);
+    let is_stale = || intents.read(attachment).is_some_and(|intent| intent.began > invocation.began.nanos());
     let mut teardown = Teardown::new();
-    // First the wire, then the address: whoever gets the address next must not meet this pod.
-    let plane = Netns::current().map_err(Into::into).and_then(Transparent::new);
-    if let Some(plane) = teardown.step("reach the host's network", plane) {
-        let unwired = plane.unwire(sandbox, attachment).await;
-        teardown.step(format!("take {} away", attachment.host_veth()), unwired);
+    // First the wire, then the address: whoever gets the address next must not meet this pod. If the lock cannot be had, the
+    // address still can be given back.
+    if let Some(_lock) = teardown.step("lock the attachment", intents.lock(attachment).await) {
+        if is_stale() {
+            // The container was added again while this run was on its way: what is there is not what it was sent for.
+            return Ok(());
+        }
+        let plane = Netns::current().map_err(Into::into).and_then(Transparent::new);
+        if let Some(plane) = teardown.step("reach the host's network", plane) {
+            let unwired = plane.unwire(sandbox, attachment).await;
+            teardown.step(format!("take {} away", attachment.host_veth()), unwired);
+        }
     }
     let released = invocation.release_or_leave(attachment, pod, netconf).await;
     match (teardown.finish(), released.err()) {
-        (Ok(()), None) => Intents::at(&netconf.intent_dir).remove(attachment).map_err(|error| {
-            retry_later(CniError::new(Code::Io, format!("cannot remove the intent record: {error}")))
-        }),
+        (Ok(()), None) => {
+            let _lock = intents.lock(attachment).await.map_err(retry_later)?;
+            if is_stale() {
+                return Ok(());
+            }
+            intents.remove(attachment).map_err(|error| {
+                retry_later(CniError::new(Code::Io, format!("cannot remove the intent record: {error}")))
+            })
+        }
         (Ok(()), Some(refused)) => Err(retry_later(refused)),
         (Err(stuck), None) => Err(retry_later(CniError::new(Code::Dataplane, stuck.to_string()))),
         (Err(stuck), Some(refused)) => Err(retry_later(refused.details(stuck.to_string()))),

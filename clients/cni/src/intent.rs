@@ -2,20 +2,35 @@
 //!
 //! It lets DEL and GC find what an ADD that was killed had begun, without the daemon and without `prevResult`
 //! (spec/cni-plugin.md §10.5). It is a hint: the kernel and the daemon are the truth, and a lost record loses no pod.
+//!
+//! It also says whose the attachment is at present. A runtime gives an ADD up, sends DEL and perhaps another ADD, while the
+//! first still runs: whoever touches the kernel does so under a lock and looks first whether the record still is their own.
+//! The daemon is never asked under the lock.
 
 use std::{
     fs::{self, File},
     io::{self, Write},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use cns::{
     model::BootTime,
     nic::{Attachment, Netns, NetnsId},
 };
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{CniError, Code};
+
+/// How long to wait for another run that is at the kernel for the same attachment: far longer than its work takes.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Locks are files that stay, so that nobody locks a file that is just being removed: a few for all attachments.
+const LOCKS: u8 = 32;
 
 /// No record is larger; what is, is not ours.
 const LARGEST: u64 = 64 << 10;
@@ -61,6 +76,10 @@ impl Intent {
     }
 }
 
+/// While it lives, no other run touches the attachment.
+#[derive(Debug)]
+pub(crate) struct Lock(#[expect(dead_code, reason = "held, not used")] Flock<File>);
+
 /// The directory of records.
 #[derive(Clone, Debug)]
 pub(crate) struct Intents(PathBuf);
@@ -93,6 +112,37 @@ impl Intents {
                 format!("cannot write the intent record {}: {error}; nothing was done", path.display()),
             )
         })
+    }
+
+    /// Waits until no other run touches the attachment.
+    pub(crate) async fn lock(&self, attachment: &Attachment) -> Result<Lock, CniError> {
+        // FNV-1a: which lock does not matter, only that every run finds the same.
+        let hash = attachment
+            .alias()
+            .bytes()
+            .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        let path = self.0.join(format!(".lock-{}", hash % u32::from(LOCKS)));
+        let failed = |code, why: String| {
+            CniError::new(code, format!("cannot lock {} with {}: {why}", attachment, path.display()))
+        };
+        let open = || {
+            fs::create_dir_all(&self.0)?;
+            File::options().create(true).truncate(false).write(true).open(&path)
+        };
+        let mut file = open().map_err(|error| failed(Code::Io, error.to_string()))?;
+        let begun = Instant::now();
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(locked) => return Ok(Lock(locked)),
+                Err((unlocked, Errno::EWOULDBLOCK)) if begun.elapsed() < PATIENCE => file = unlocked,
+                Err((_, Errno::EWOULDBLOCK)) => {
+                    let why = format!("another run has held it for {PATIENCE:?}; is it stopped?");
+                    return Err(failed(Code::TryAgainLater, why));
+                }
+                Err((_, errno)) => return Err(failed(Code::Io, errno.to_string())),
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
     }
 
     /// An attachment's record. One that cannot be read is as good as none.
