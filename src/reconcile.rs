@@ -3,8 +3,11 @@
 //! - Sandboxes that are gone: an endpoint whose namespace this daemon once saw and does not find any more loses what it holds
 //!   after a grace period. When most of them vanish at once, the fault is more likely in what the daemon can see than in the
 //!   pods: then nothing is released until it was confirmed over a longer time.
+//! - Host veths that outlived their container.
 //! - Releases that plugins could not deliver: files in the async-delete directory (spec/endpoint-state.md §6). The directory is
 //!   read anew each time; nothing depends on having seen an event.
+
+mod veths;
 
 use std::{
     collections::HashMap,
@@ -21,7 +24,10 @@ use crate::{
     ledger::{Ledger, ReleaseIps, ReleaseOutcome},
     model::{Actor, BootTime, ContainerId, Endpoint, PodIdentity, Sandbox},
     nic::Liveness,
-    service::sandbox::{describe, is_dead, look},
+    service::{
+        sandbox::{describe, is_dead, look},
+        veth::host_network,
+    },
     telemetry::metrics::Metrics,
 };
 
@@ -101,10 +107,20 @@ pub async fn run(ledger: Ledger, metrics: Arc<Metrics>, settings: Settings, stop
     sandboxes.set_missed_tick_behavior(MissedTickBehavior::Delay);
     deletes.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut missing = Missing::default();
+    let mut strays = veths::Strays::default();
+    let network = host_network();
+    if let Err(error) = &network {
+        tracing::warn!(%error, "the host's network cannot be seen: veths that outlive their container stay");
+    }
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            _ = sandboxes.tick() => release_dead(&ledger, &metrics, &mut missing, settings.grace).await,
+            _ = sandboxes.tick() => {
+                release_dead(&ledger, &metrics, &mut missing, settings.grace).await;
+                if let Ok(network) = &network {
+                    veths::clean(&ledger, &metrics, network, &mut strays, settings.grace).await;
+                }
+            }
             _ = deletes.tick() => async_deletes(&ledger, &metrics, &settings.async_delete_dir).await,
         }
     }

@@ -60,6 +60,7 @@ pub struct Metrics {
     queued: Gauge,
     reconciled: Counter,
     async_deletes: Counter,
+    veths: Counter,
 }
 
 fn latency() -> Histogram {
@@ -132,6 +133,12 @@ impl Metrics {
             "Releases taken from the async-delete directory",
             async_deletes.clone(),
         );
+        let veths = Counter::default();
+        registry.register(
+            "cns_stray_veths_deleted",
+            "Host veths deleted because they had outlived their container",
+            veths.clone(),
+        );
         let metrics = Self {
             registry,
             by_state,
@@ -145,6 +152,7 @@ impl Metrics {
             queued,
             reconciled,
             async_deletes,
+            veths,
         };
         metrics.set_totals([0; 4]);
         Arc::new(metrics)
@@ -161,6 +169,11 @@ impl Metrics {
     /// A dead sandbox was released.
     pub fn sandbox_reconciled(&self) {
         self.reconciled.inc();
+    }
+
+    /// A host veth that had outlived its container was deleted.
+    pub fn veth_reconciled(&self) {
+        self.veths.inc();
     }
 
     /// A release was taken from the async-delete directory.

@@ -278,17 +278,16 @@ async fn status_tells_whether_a_pod_could_be_added() {
     let status = [("CNI_COMMAND", "STATUS"), ("CNI_PATH", "/opt/cni/bin")];
     node.run(&status, &node.netconf()).await.ok();
 
-    let mut taken = 0;
+    // The namespaces must outlive the addresses, else a shortage would free them.
+    let mut pods = Vec::new();
     loop {
-        let pod = node.lab.pod(&format!("pod-{taken}"));
-        if !node.add(&format!("filler-{taken}"), &pod).await.succeeded {
+        let pod = node.lab.pod(&format!("pod-{}", pods.len()));
+        if !node.add(&format!("filler-{}", pods.len()), &pod).await.succeeded {
             break;
         }
-        // The namespace must outlive the addresses, else a shortage would free them.
-        std::mem::forget(pod);
-        taken += 1;
+        pods.push(pod);
     }
-    assert!(taken > 0);
+    assert!(!pods.is_empty());
     let (code, message) = node.run(&status, &node.netconf()).await.error();
     assert_eq!(code, 50);
     assert!(message.contains("no free ipv4 address"), "{message}");

@@ -2,7 +2,10 @@
 
 use std::fs;
 
-use cns::proto::v1 as pb;
+use cns::{
+    nic::{Attachment, Netns, Transparent, WireSpec},
+    proto::v1 as pb,
+};
 use serde_json::json;
 
 use crate::{
@@ -235,4 +238,61 @@ async fn the_daemon_notices_a_sandbox_that_died_without_del() {
     let explained =
         node.cns.debug().await.explain(pb::ExplainRequest { subject }).await.unwrap().into_inner();
     assert!(explained.events.iter().any(|event| format!("{event:?}").contains("is gone")), "{explained:#?}");
+}
+
+/// A veth without a record is deleted if its container was deleted here. What may be somebody else's is only reported.
+#[tokio::test]
+async fn the_daemon_deletes_a_veth_that_outlived_its_container_and_no_other() {
+    let Some(mut node) = Node::new("the_daemon_deletes_a_veth", "10.240.0.0/24").await else { return };
+    let (pod, other, alive) = (node.lab.pod("pod"), node.lab.pod("other"), node.lab.pod("alive"));
+    let result = node.add("alive", &alive).await.ok();
+    node.add("outlived", &pod).await.ok();
+    // The record goes without the wire, as when somebody released by hand.
+    let release = pb::ReleaseIpConfigsRequest {
+        infra_container_id: "outlived".into(),
+        began_boottime_ns: Some(cns::model::BootTime::read().nanos()),
+        ..Default::default()
+    };
+    node.cns.ipam().await.release_ip_configs(release).await.unwrap();
+    // One that the daemon has never heard of.
+    let plane = Transparent::new(Netns::open(node.lab.host.path()).unwrap()).unwrap();
+    let foreign = WireSpec {
+        attachment: Attachment::new(NETWORK, "foreign".parse().unwrap(), "eth0".parse().unwrap()).unwrap(),
+        addresses: vec!["192.0.2.200/24".parse().unwrap()],
+        routes: Vec::new(),
+        skip_default_routes: true,
+        parent: None,
+    };
+    plane.wire(&other.netns, &foreign).await.unwrap();
+
+    let found = node.cns.debug().await.diagnose(pb::DiagnoseRequest {}).await.unwrap().into_inner().findings;
+    let mut strays: Vec<_> = found
+        .iter()
+        .filter(|finding| finding.kind == "STRAY_VETH")
+        .map(|finding| (finding.container_id.as_str(), finding.severity()))
+        .collect();
+    strays.sort_unstable();
+    assert_eq!(
+        strays,
+        [("foreign", pb::FindingSeverity::Info), ("outlived", pb::FindingSeverity::Warning)],
+        "{found:#?}"
+    );
+
+    node.cns.kill9();
+    node.cns.set_args(&[
+        "--standalone-cidr",
+        "10.240.0.0/24",
+        "--reconcile-interval",
+        "1s",
+        "--reconcile-grace",
+        "1s",
+    ]);
+    node.cns.launch().await;
+    let outlived = Node::veth_of("outlived");
+    until("the veth is deleted", async || !node.veths().await.contains(&outlived)).await;
+    let mut left = vec![Node::veth_of("alive"), Node::veth_of("foreign")];
+    left.sort();
+    assert_eq!(node.veths().await, left);
+    node.check("alive", &alive, &result).await.ok();
+    assert!(node.cns.log().contains("had outlived its container"), "{}", node.cns.log());
 }

@@ -54,7 +54,8 @@ impl Node {
     /// A node, or `None` where none can be made.
     pub async fn new(test: &str, cidrs: &str) -> Option<Self> {
         let lab = Lab::new(test).await?;
-        let cns = Cns::start(&["--standalone-cidr", cidrs]).await;
+        let mut cns = Cns::prepared(&["--standalone-cidr", cidrs]).in_netns(lab.host.path());
+        cns.launch().await;
         lab.host.set_sysctl("ipv4/conf/all/forwarding", "1");
         Some(Self { socket: cns.socket(), cns, lab, version: "1.1.0" })
     }

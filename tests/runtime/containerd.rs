@@ -149,6 +149,7 @@ state = "{at}/state"
   restrict_oom_score_adj = true
   disable_apparmor = true
   disable_tcp_service = true
+  netns_mounts_under_state_dir = true
   stream_server_port = "0"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{at}/bin"

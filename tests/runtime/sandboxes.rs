@@ -44,7 +44,9 @@ impl Cluster {
             }
         }
         lab.host.set_sysctl("ipv4/conf/all/forwarding", "1");
-        let cns = Cns::start(&["--standalone-cidr", "10.241.0.0/24,fd00:241::/120"]).await;
+        let mut cns =
+            Cns::prepared(&["--standalone-cidr", "10.241.0.0/24,fd00:241::/120"]).in_netns(lab.host.path());
+        cns.launch().await;
         let containerd = Containerd::start(&lab.directory().join("containerd"), &lab.host).await;
         let cluster = Self { containerd, cns, lab };
         assert!(!cluster.containerd.is_network_ready().await, "no plugin is installed yet");
