@@ -145,6 +145,14 @@ async fn probes_and_metrics_are_served_over_http() {
 }
 
 #[tokio::test]
+async fn a_log_that_is_no_terminal_has_no_colours() {
+    let mut cns = Cns::start(&[]).await;
+    assert!(cns.terminate().await.unwrap().success());
+    let log = cns.log();
+    assert!(log.contains("ready") && !log.contains('\u{1b}'), "{log:?}");
+}
+
+#[tokio::test]
 async fn systemd_is_told_when_the_daemon_is_ready_and_when_it_stops() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("notify");
