@@ -16,6 +16,7 @@ mod ipam;
 mod lifecycle;
 mod network_containers;
 mod sandboxes;
+mod watches;
 
 use cns::proto::v1 as pb;
 
