@@ -78,6 +78,9 @@ pub enum AppError {
     /// Packet rules.
     #[error("--masquerade: {0}; run with --masquerade=false to do without")]
     Masquerade(String),
+    /// Without signals there is no orderly stop.
+    #[error("the handlers of SIGTERM and SIGINT cannot be installed: {0}")]
+    Signals(std::io::Error),
     /// A part ended that must not.
     #[error("{0} ended unexpectedly; this is a bug, the daemon stops so that it can be started anew")]
     PartEnded(&'static str),

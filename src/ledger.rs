@@ -16,7 +16,9 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use change::{Change, JournalClass, JournalKey, JournalPosition, Loaded, Persist, PersistError};
+pub use change::{
+    Change, Committed, Effect, JournalClass, JournalKey, JournalPosition, Loaded, Persist, PersistError,
+};
 pub use command::{
     Command, Granted, HostVersionsReply, Imported, LedgerConfig, LegacyNc, LegacyState, MarkPendingRelease,
     Marked, MissingAssigned, NcOrigin, NcShortage, Rejection, ReleaseIps, ReleaseOutcome, Released, Reply,

@@ -43,16 +43,16 @@ fn main() -> ExitCode {
 }
 
 async fn serve(config: Config) -> Result<(), AppError> {
+    // Before anything is opened or announced: whoever reads READY may send SIGTERM in the same moment, and a signal without a
+    // handler ends the process as it stands.
+    let handlers = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    let (mut terminate, mut interrupt) = match handlers {
+        (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
+        (Err(source), _) | (_, Err(source)) => return Err(AppError::Signals(source)),
+    };
     let app = App::build(config).await?;
     app.run(async {
-        let (terminate, interrupt) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
-        match (terminate, interrupt) {
-            (Ok(mut terminate), Ok(mut interrupt)) => {
-                tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-            }
-            // Without signals there is no orderly stop; the state is durable all the same.
-            _ => std::future::pending().await,
-        }
+        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
     })
     .await
 }

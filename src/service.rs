@@ -14,18 +14,19 @@ pub mod peer;
 pub mod sandbox;
 pub mod status;
 pub mod veth;
+mod watch;
 
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use futures_util::{Stream, StreamExt};
-use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Request, Status, service::Routes};
+use tonic::{Request, service::Routes};
 
 use self::{peer::Caller, sandbox::Sandboxes};
 use crate::{
     ledger::{Ledger, LegacyState, View},
-    model::{Actor, ContainerId, IpRecord, JournalEntry, PodIdentity, PodKey, PodKeyScheme, ReturnCode},
+    model::{Actor, ContainerId, IpRecord, JournalEntry, PodIdentity, PodKey, PodKeyScheme},
     proto::v1 as pb,
 };
 
@@ -82,6 +83,8 @@ pub struct Context {
     facts: Arc<Facts>,
     journal: Arc<dyn Journal>,
     legacy: Arc<dyn LegacyFormat>,
+    /// Places of watchers and bundles.
+    streams: Arc<Semaphore>,
     stopping: CancellationToken,
 }
 
@@ -101,7 +104,8 @@ impl Context {
         stopping: CancellationToken,
     ) -> Self {
         let sandboxes = Sandboxes::new(ledger.clone());
-        Self { ledger, sandboxes, facts: Arc::new(facts), journal, legacy, stopping }
+        let streams = Arc::new(Semaphore::new(watch::WATCHERS));
+        Self { ledger, sandboxes, facts: Arc::new(facts), journal, legacy, streams, stopping }
     }
 
     /// The sandboxes' keeper, shared with the reconciler.
@@ -171,21 +175,4 @@ fn page_size(asked: u32, (usual, most): (usize, usize)) -> usize {
         0 => usual,
         asked => asked.min(most),
     }
-}
-
-/// Batches of items, as items.
-fn flatten<T: Send + 'static>(
-    batches: impl Stream<Item = Vec<Result<T, Status>>> + Send + 'static,
-) -> impl Stream<Item = Result<T, Status>> + Send {
-    batches.flat_map(futures_util::stream::iter)
-}
-
-/// A watcher that cannot keep up is told so and has to begin anew: it must not believe that it knows everything.
-fn too_slow(lagged: &BroadcastStreamRecvError) -> Status {
-    let BroadcastStreamRecvError::Lagged(missed) = lagged;
-    status::failure(
-        Code::DataLoss,
-        ReturnCode::UnexpectedError,
-        format!("this watcher was too slow and missed {missed} entries; watch anew with the initial state"),
-    )
 }

@@ -36,6 +36,35 @@ pub enum Change {
     SetLegacyExtra(Arc<str>),
 }
 
+/// One command that is durable, as watchers are told: its journal entry and every record that it changed, in order. The
+/// entry sums many addresses up and the records have gone on by the time that a watcher looks; these are as they were.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Committed {
+    /// Who wanted what, and how it ended.
+    pub entry: Arc<JournalEntry>,
+    /// What it changed; empty for a refusal.
+    pub effects: Vec<Effect>,
+}
+
+/// A record before and after. Absent before: it is new; absent after: it is gone.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// An address.
+    Ip {
+        /// As it was.
+        before: Option<Arc<IpRecord>>,
+        /// As it is.
+        after: Option<Arc<IpRecord>>,
+    },
+    /// An endpoint record.
+    Endpoint {
+        /// As it was.
+        before: Option<Arc<Endpoint>>,
+        /// As it is.
+        after: Option<Arc<Endpoint>>,
+    },
+}
+
 /// The two rings of the journal. Refusals have their own, so that a pod that is refused every few seconds for a night
 /// cannot push out the biography of the addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

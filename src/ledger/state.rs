@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    Change, JournalClass, JournalKey, JournalPosition, LedgerConfig, Loaded, Rejection,
+    Change, Committed, Effect, JournalClass, JournalKey, JournalPosition, LedgerConfig, Loaded, Rejection,
     free_list::{FreeList, Links, Place, Slot},
 };
 use crate::model::{
@@ -113,7 +113,9 @@ enum Undo {
 pub(super) struct Batch {
     undo: Vec<Undo>,
     pub(super) changes: Vec<Change>,
-    pub(super) entries: Vec<Arc<JournalEntry>>,
+    pub(super) committed: Vec<Arc<Committed>>,
+    /// Of the command that is being worked on.
+    effects: Vec<Effect>,
 }
 
 impl Batch {
@@ -473,6 +475,7 @@ impl<'a> Tx<'a> {
         };
         self.note_ip(record.address, before.as_deref(), Some(record.state.kind()));
         self.leave(slot, before.as_deref(), Some(&record));
+        self.batch.effects.push(Effect::Ip { before: before.clone(), after: Some(record.clone()) });
         self.batch.undo.push(Undo::Slot { slot, before });
         self.state.raw_set_slot(slot, Some(record.clone()));
         if record.state == IpState::Available {
@@ -491,6 +494,7 @@ impl<'a> Tx<'a> {
         let before = self.state.record(slot).cloned();
         self.note_ip(address, before.as_deref(), None);
         self.leave(slot, before.as_deref(), None);
+        self.batch.effects.push(Effect::Ip { before: before.clone(), after: None });
         self.batch.undo.push(Undo::Slot { slot, before });
         self.state.raw_set_slot(slot, None);
         self.batch.changes.push(Change::DeleteIp(address));
@@ -564,6 +568,7 @@ impl<'a> Tx<'a> {
         let before = self.state.endpoints.insert(container.clone(), endpoint.clone());
         let what = if before.is_some() { "updated" } else { "created" };
         self.note(ChangeNote::Endpoint { container: container.clone(), what: what.into() });
+        self.batch.effects.push(Effect::Endpoint { before: before.clone(), after: Some(endpoint.clone()) });
         self.batch.undo.push(Undo::Endpoint { container, before });
         self.batch.changes.push(Change::PutEndpoint(endpoint.clone()));
         endpoint
@@ -574,6 +579,7 @@ impl<'a> Tx<'a> {
         let Some(before) = self.state.endpoints.remove(container) else {
             return false;
         };
+        self.batch.effects.push(Effect::Endpoint { before: Some(before.clone()), after: None });
         self.batch.undo.push(Undo::Endpoint { container: container.clone(), before: Some(before) });
         self.batch.changes.push(Change::DeleteEndpoint(container.clone()));
         self.note(ChangeNote::Endpoint { container: container.clone(), what: "deleted".into() });
@@ -648,6 +654,7 @@ impl<'a> Tx<'a> {
     pub(super) fn refuse(mut self, subject: Subject, rejection: &Rejection) {
         self.state.undo_to(self.batch, self.undo_mark);
         self.batch.changes.truncate(self.change_mark);
+        self.batch.effects.clear();
         self.notes.clear();
         self.tally.clear();
         self.touched.clear();
@@ -717,6 +724,7 @@ impl<'a> Tx<'a> {
         }
         self.batch.undo.push(Undo::Journal(before));
         self.batch.changes.push(Change::AppendJournal(key, entry.clone()));
-        self.batch.entries.push(entry);
+        let effects = std::mem::take(&mut self.batch.effects);
+        self.batch.committed.push(Arc::new(Committed { entry, effects }));
     }
 }

@@ -16,18 +16,18 @@ use tokio::{
 };
 
 use super::{
-    Command, Granted, Imported, LedgerConfig, LegacyState, Loaded, Persist, Rejection, ReleaseIps, Released,
-    Reply, RequestIps, UpdateEndpoint, UpsertNc, UpsertedNc, View, invariant,
+    Command, Committed, Granted, Imported, LedgerConfig, LegacyState, Loaded, Persist, Rejection, ReleaseIps,
+    Released, Reply, RequestIps, UpdateEndpoint, UpsertNc, UpsertedNc, View, invariant,
     state::{Batch, State},
     transition::execute,
 };
-use crate::model::{Actor, ContainerId, Endpoint, JournalEntry, NcId, Now, Sandbox, Timestamp};
+use crate::model::{Actor, ContainerId, Endpoint, NcId, Now, Sandbox, Timestamp};
 
 /// Commands waiting for the writer. More than that many at once is an overload that the caller is told of.
 const QUEUE: usize = 4096;
 /// Commands that share one flush at most: bounds how long the first of them waits for the last.
 const BATCH: usize = 512;
-/// Committed entries that a slow watcher may lag behind before it loses some (and is told so).
+/// Commands that a slow watcher may lag behind before it loses some (and is told so).
 const EVENTS: usize = 4096;
 /// How often a disk that failed is tried again while nobody asks for anything.
 const RETRY: Duration = Duration::from_millis(500);
@@ -82,8 +82,8 @@ impl LedgerObserver for () {
 /// One durable batch.
 #[derive(Debug)]
 pub struct BatchReport<'a> {
-    /// Its journal entries, one per command.
-    pub entries: &'a [Arc<JournalEntry>],
+    /// Its commands.
+    pub committed: &'a [Arc<Committed>],
     /// How long the disk took.
     pub commit: Duration,
     /// Addresses by state after it, in the order of [`crate::model::IpStateKind::ALL`].
@@ -120,7 +120,7 @@ pub struct Ledger(Arc<Inner>);
 struct Inner {
     queue: mpsc::Sender<Message>,
     view: Arc<RwLock<View>>,
-    events: broadcast::Sender<Arc<JournalEntry>>,
+    events: broadcast::Sender<Arc<Committed>>,
     health: watch::Receiver<Health>,
     config: LedgerConfig,
 }
@@ -268,8 +268,9 @@ impl Ledger {
         self.0.view.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Committed journal entries from now on, in order.
-    pub fn events(&self) -> broadcast::Receiver<Arc<JournalEntry>> {
+    /// Durable commands from now on, in order. Whoever lags too far behind loses some and is told how many; the writer waits
+    /// for nobody.
+    pub fn events(&self) -> broadcast::Receiver<Arc<Committed>> {
         self.0.events.subscribe()
     }
 
@@ -312,7 +313,7 @@ struct Writer {
     persist: Box<dyn Persist>,
     inbox: mpsc::Receiver<Message>,
     view: Arc<RwLock<View>>,
-    events: broadcast::Sender<Arc<JournalEntry>>,
+    events: broadcast::Sender<Arc<Committed>>,
     health: watch::Sender<Health>,
     observer: Arc<dyn LedgerObserver>,
     runtime: Handle,
@@ -398,11 +399,11 @@ impl Writer {
             view.set_journal(self.state.journal);
             view.totals()
         };
-        for entry in &batch.entries {
+        for committed in &batch.committed {
             // Nobody may be watching.
-            let _ = self.events.send(entry.clone());
+            let _ = self.events.send(committed.clone());
         }
-        let report = BatchReport { entries: &batch.entries, commit, totals, queued: self.inbox.len() };
+        let report = BatchReport { committed: &batch.committed, commit, totals, queued: self.inbox.len() };
         self.observer.committed(&report);
     }
 

@@ -1,14 +1,14 @@
 //! `cns.v1.DebugService`: what happened, what is, what is wrong.
 
-use std::{collections::HashSet, net::IpAddr, pin::Pin, sync::Arc};
+use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{StreamExt, stream};
 use tokio::task::spawn_blocking;
-use tokio_stream::wrappers::BroadcastStream;
 use tonic::{Code, Request, Response, Status};
 
-use super::{Context, LegacyDocuments, convert, sandbox, status, veth};
+use super::{Context, LegacyDocuments, convert, sandbox, status, veth, watch::Responses};
 use crate::{
+    ledger::Committed,
     model::{
         ContainerId, Endpoint, Family, IpRecord, IpState, IpStateKind, JournalEntry, NcId, Now, OnRelease,
         Operation, Outcome, PodIdentity, ReturnCode,
@@ -298,9 +298,6 @@ impl std::fmt::Display for Subject {
     }
 }
 
-type Events = Pin<Box<dyn Stream<Item = Result<pb::WatchEventsResponse, Status>> + Send>>;
-type Bundle = Pin<Box<dyn Stream<Item = Result<pb::CollectBundleResponse, Status>> + Send>>;
-
 #[tonic::async_trait]
 impl DebugService for Debug {
     async fn get_state(
@@ -310,32 +307,30 @@ impl DebugService for Debug {
         Ok(Response::new(self.state(request.into_inner().without_ip_configs)))
     }
 
-    type WatchEventsStream = Events;
+    type WatchEventsStream = Responses<pb::WatchEventsResponse>;
 
     async fn watch_events(
         &self,
         request: Request<pb::WatchEventsRequest>,
-    ) -> Result<Response<Events>, Status> {
+    ) -> Result<Response<Self::WatchEventsStream>, Status> {
         let from = request.into_inner().from_sequence;
         // Subscribed before the journal is read, so that nothing falls between; what both have is told once.
-        let events = self.0.ledger.events();
+        let watch = self.0.watch()?;
         let kept = if from == 0 { Vec::new() } else { self.journal(move |entry| entry.seq >= from).await? };
-        let told = kept.last().map(|entry| entry.seq);
-        let kept = stream::iter(kept)
-            .map(|entry| Ok(pb::WatchEventsResponse { event: Some(convert::pb_event(&entry)), missed: 0 }));
-        let fresh = BroadcastStream::new(events).filter_map(move |event| {
-            let told = match event {
-                Ok(entry) if told.is_some_and(|told| entry.seq <= told) => None,
-                Ok(entry) => {
-                    Some(pb::WatchEventsResponse { event: Some(convert::pb_event(&entry)), missed: 0 })
-                }
-                Err(tokio_stream::wrappers::errors::BroadcastStreamRecvError::Lagged(missed)) => {
-                    Some(pb::WatchEventsResponse { event: None, missed })
-                }
-            };
-            std::future::ready(told.map(Ok))
-        });
-        Ok(Response::new(Box::pin(self.0.until_stopped(kept.chain(fresh)))))
+        let next = kept.last().map_or(watch.since, |entry| entry.seq + 1);
+        // Sequences have no gaps of their own: what is wanted and not there was pushed out by later entries.
+        let wanted = if from == 0 { 0 } else { next.saturating_sub(from) };
+        let missed = wanted.saturating_sub(u64::try_from(kept.len()).unwrap_or(u64::MAX));
+        let gone = (missed > 0).then_some(pb::WatchEventsResponse { event: None, missed });
+        let tell = |entry: &JournalEntry| pb::WatchEventsResponse {
+            event: Some(convert::pb_event(entry)),
+            missed: 0,
+        };
+        let kept = kept.into_iter().map(move |entry| tell(&entry));
+        let from = next.max(from);
+        let told = move |committed: &Committed| vec![tell(&committed.entry)];
+        let remedy = |next| format!("watch again from sequence {next}: the journal has what was dropped");
+        Ok(Response::new(watch.stream(gone.into_iter().chain(kept), from, told, remedy)))
     }
 
     async fn get_config(
@@ -345,17 +340,18 @@ impl DebugService for Debug {
         Ok(Response::new(pb::GetConfigResponse { config_json: self.0.facts.config_json.clone() }))
     }
 
-    type CollectBundleStream = Bundle;
+    type CollectBundleStream = Responses<pb::CollectBundleResponse>;
 
-    async fn collect_bundle(&self, _: Request<pb::CollectBundleRequest>) -> Result<Response<Bundle>, Status> {
+    async fn collect_bundle(
+        &self,
+        _: Request<pb::CollectBundleRequest>,
+    ) -> Result<Response<Self::CollectBundleStream>, Status> {
+        // A bundle is held in memory until it is fetched.
+        let place = self.0.stream_place()?;
         let journal = self.journal(|_| true).await?;
         let lines = |values: Vec<serde_json::Value>| {
             let text: Vec<String> = values.iter().map(ToString::to_string).collect();
-            text.join(
-                "
-",
-            )
-            .into_bytes()
+            text.join("\n").into_bytes()
         };
         let journal = journal.iter().filter_map(|entry| serde_json::to_value(entry).ok()).collect();
         let (ips, endpoints, ncs) = {
@@ -390,7 +386,10 @@ impl DebugService for Debug {
                 Ok(pb::CollectBundleResponse { file_name: name.to_owned(), chunk: chunk.into() })
             })
         });
-        Ok(Response::new(Box::pin(self.0.until_stopped(stream::iter(chunks)))))
+        let held = stream::iter(chunks).inspect(move |_| {
+            let _ = &place;
+        });
+        Ok(Response::new(Box::pin(self.0.until_stopped(held))))
     }
 
     async fn explain(

@@ -1,15 +1,16 @@
 //! `cns.v1.EndpointService`.
 
-use std::{pin::Pin, sync::Arc};
+use std::sync::Arc;
 
-use futures_util::{Stream, StreamExt, stream};
-use tokio_stream::wrappers::BroadcastStream;
 use tonic::{Request, Response, Status};
 
-use super::{Context, convert, status};
+use super::{
+    Context, convert, status,
+    watch::{self, Responses},
+};
 use crate::{
-    ledger::{Command, Rejection, UpdateEndpoint},
-    model::{ChangeNote, ContainerId, Endpoint},
+    ledger::{Command, Committed, Effect, Rejection, UpdateEndpoint},
+    model::{ContainerId, Endpoint},
     proto::v1::{self as pb, endpoint_service_server::EndpointService},
 };
 
@@ -88,50 +89,48 @@ impl EndpointService for Endpoints {
         Ok(Response::new(pb::DeleteEndpointResponse {}))
     }
 
-    type WatchEndpointsStream =
-        Pin<Box<dyn Stream<Item = Result<pb::WatchEndpointsResponse, Status>> + Send>>;
+    type WatchEndpointsStream = Responses<pb::WatchEndpointsResponse>;
 
     async fn watch_endpoints(
         &self,
         request: Request<pb::WatchEndpointsRequest>,
     ) -> Result<Response<Self::WatchEndpointsStream>, Status> {
-        let events = self.0.ledger.events();
-        let mut initial = Vec::new();
-        if request.into_inner().send_initial_state {
+        let send_initial_state = request.into_inner().send_initial_state;
+        let watch = self.0.watch()?;
+        let mut from = watch.since;
+        let mut initial: Vec<Arc<Endpoint>> = Vec::new();
+        if send_initial_state {
+            // Only references are taken while the view is held: the writer waits for that.
             let view = self.0.ledger.view();
-            initial.extend(view.endpoints_from(None).map(|endpoint| pb::WatchEndpointsResponse {
-                endpoint: Some(convert::pb_endpoint(endpoint)),
-                ..Default::default()
-            }));
-            initial.push(pb::WatchEndpointsResponse { initial_state_complete: true, ..Default::default() });
+            from = view.seq();
+            initial.extend(view.endpoints_from(None).cloned());
         }
-        let context = self.0.clone();
-        let changes = BroadcastStream::new(events).map(move |event| match event {
-            Ok(entry) => {
-                let containers = entry.changes.iter().filter_map(|note| match note {
-                    ChangeNote::Endpoint { container, what } => Some((container, what == "deleted")),
-                    _ => None,
-                });
-                let told = containers.map(|(container, deleted)| {
-                    let view = context.ledger.view();
-                    let known =
-                        view.endpoint(container).filter(|_| !deleted).map(|e| convert::pb_endpoint(e));
-                    let endpoint = known.unwrap_or_else(|| pb::Endpoint {
-                        container_id: container.to_string(),
-                        ..Default::default()
-                    });
-                    Ok(pb::WatchEndpointsResponse {
-                        endpoint: Some(endpoint),
-                        deleted,
-                        sequence: entry.seq,
-                        initial_state_complete: false,
-                    })
-                });
-                told.collect()
-            }
-            Err(lagged) => vec![Err(super::too_slow(&lagged))],
+        let initial = initial.into_iter().map(|endpoint| pb::WatchEndpointsResponse {
+            endpoint: Some(convert::pb_endpoint(&endpoint)),
+            ..Default::default()
         });
-        let stream = stream::iter(initial.into_iter().map(Ok)).chain(super::flatten(changes));
-        Ok(Response::new(Box::pin(self.0.until_stopped(stream))))
+        let complete = send_initial_state
+            .then(|| pb::WatchEndpointsResponse { initial_state_complete: true, ..Default::default() });
+        let told = |committed: &Committed| {
+            committed.effects.iter().filter_map(|effect| watched(effect, committed.entry.seq)).collect()
+        };
+        Ok(Response::new(watch.stream(initial.chain(complete), from, told, watch::begin_anew)))
     }
+}
+
+fn watched(effect: &Effect, sequence: u64) -> Option<pb::WatchEndpointsResponse> {
+    let Effect::Endpoint { before, after } = effect else { return None };
+    let endpoint = match (after, before) {
+        (Some(after), _) => convert::pb_endpoint(after),
+        (None, Some(before)) => {
+            pb::Endpoint { container_id: before.container.to_string(), ..Default::default() }
+        }
+        (None, None) => return None,
+    };
+    Some(pb::WatchEndpointsResponse {
+        endpoint: Some(endpoint),
+        deleted: after.is_none(),
+        sequence,
+        initial_state_complete: false,
+    })
 }

@@ -1,15 +1,16 @@
 //! `cns.v1.IpamService`.
 
-use std::{collections::HashSet, pin::Pin, sync::Arc};
+use std::{collections::HashSet, sync::Arc};
 
-use futures_util::{Stream, StreamExt, stream};
-use tokio_stream::wrappers::BroadcastStream;
 use tonic::{Code, Request, Response, Status};
 
-use super::{Context, convert, status};
+use super::{
+    Context, convert, status,
+    watch::{self, Responses},
+};
 use crate::{
-    ledger::{LedgerError, Rejection, ReleaseIps, ReleaseOutcome, RequestIps, Requester},
-    model::{ChangeNote, IpRecord, Now, ReturnCode, parse_ip},
+    ledger::{Committed, Effect, LedgerError, Rejection, ReleaseIps, ReleaseOutcome, RequestIps, Requester},
+    model::{IpRecord, NcId, Now, ReturnCode, parse_ip},
     proto::v1::{self as pb, ipam_service_server::IpamService},
 };
 
@@ -118,8 +119,7 @@ impl IpamService for Ipam {
         for (i, state) in request.states.iter().enumerate() {
             states.extend(convert::ip_state(&format!("states[{i}]"), *state)?);
         }
-        let nc: Option<crate::model::NcId> =
-            convert::optional("network_container_id", &request.network_container_id)?;
+        let nc: Option<NcId> = convert::optional("network_container_id", &request.network_container_id)?;
         let family = convert::family("family", request.family)?;
         let pod = convert::pod_filter("pod", request.pod)?;
         let after = match request.page_token.as_str() {
@@ -175,72 +175,79 @@ impl IpamService for Ipam {
         ))
     }
 
-    type WatchIPConfigsStream =
-        Pin<Box<dyn Stream<Item = Result<pb::WatchIpConfigsResponse, Status>> + Send>>;
+    type WatchIPConfigsStream = Responses<pb::WatchIpConfigsResponse>;
 
     async fn watch_ip_configs(
         &self,
         request: Request<pb::WatchIpConfigsRequest>,
     ) -> Result<Response<Self::WatchIPConfigsStream>, Status> {
         let request = request.into_inner();
-        let nc: Option<crate::model::NcId> =
-            convert::optional("network_container_id", &request.network_container_id)?;
-        // Subscribed before the first look, so that nothing falls between; a change may be told twice, never not at all.
-        let events = self.0.ledger.events();
+        let nc: Option<NcId> = convert::optional("network_container_id", &request.network_container_id)?;
+        let watch = self.0.watch()?;
         let (now, cool_down) = (Now::read(), self.0.ledger.config().cool_down);
-        let mut initial = Vec::new();
+        let mut from = watch.since;
+        let mut initial: Vec<Arc<IpRecord>> = Vec::new();
         if request.send_initial_state {
+            // Only references are taken while the view is held: the writer waits for that.
             let view = self.0.ledger.view();
-            let wanted = view.ips_from(None).filter(|record| nc.as_ref().is_none_or(|nc| record.nc == *nc));
-            initial.extend(wanted.map(|record| pb::WatchIpConfigsResponse {
-                ip_config: Some(convert::pb_ip_config(record, cool_down, now)),
-                ..Default::default()
-            }));
-            initial.push(pb::WatchIpConfigsResponse { initial_state_complete: true, ..Default::default() });
+            from = view.seq();
+            initial.extend(view.ips_from(None).filter(|record| is_of(nc.as_ref(), record)).cloned());
         }
-        let context = self.0.clone();
-        let changes = BroadcastStream::new(events).map(move |event| match event {
-            Ok(entry) => {
-                let notes = entry.changes.iter();
-                notes
-                    .filter_map(|note| context.watched(&entry, note, nc.as_ref(), cool_down))
-                    .map(Ok)
-                    .collect()
-            }
-            Err(lagged) => vec![Err(super::too_slow(&lagged))],
+        let initial = initial.into_iter().map(move |record| pb::WatchIpConfigsResponse {
+            ip_config: Some(convert::pb_ip_config(&record, cool_down, now)),
+            ..Default::default()
         });
-        let stream = stream::iter(initial.into_iter().map(Ok)).chain(super::flatten(changes));
-        Ok(Response::new(Box::pin(self.0.until_stopped(stream))))
+        let complete = request
+            .send_initial_state
+            .then(|| pb::WatchIpConfigsResponse { initial_state_complete: true, ..Default::default() });
+        let told = move |committed: &Committed| {
+            let change = |effect: &Effect| watched(effect, committed.entry.seq, nc.as_ref(), cool_down);
+            committed.effects.iter().filter_map(change).collect()
+        };
+        Ok(Response::new(watch.stream(initial.chain(complete), from, told, watch::begin_anew)))
     }
 }
 
-impl Context {
-    fn watched(
-        &self,
-        entry: &crate::model::JournalEntry,
-        note: &ChangeNote,
-        nc: Option<&crate::model::NcId>,
-        cool_down: std::time::Duration,
-    ) -> Option<pb::WatchIpConfigsResponse> {
-        let ChangeNote::Ip { address, from, to, .. } = note else { return None };
-        let view = self.ledger.view();
-        let record = view.ip(*address);
-        if let (Some(wanted), Some(record)) = (nc, record)
-            && record.nc != *wanted
-        {
-            return None;
+fn is_of(nc: Option<&NcId>, record: &IpRecord) -> bool {
+    nc.is_none_or(|nc| record.nc == *nc)
+}
+
+/// What a watcher of the network container, or of all, is told of an effect. An address that moves to another one is gone from
+/// the first and new in the second.
+fn watched(
+    effect: &Effect,
+    sequence: u64,
+    nc: Option<&NcId>,
+    cool_down: std::time::Duration,
+) -> Option<pb::WatchIpConfigsResponse> {
+    let Effect::Ip { before, after } = effect else { return None };
+    let before = before.as_ref().filter(|record| is_of(nc, record));
+    let after = after.as_ref().filter(|record| is_of(nc, record));
+    let now = Now::read();
+    let show = |record: &Arc<IpRecord>| convert::pb_ip_config(record, cool_down, now);
+    let ip_config = match (before, after) {
+        (None, None) => return None,
+        // The record goes: it has no state any more.
+        (Some(before), None) => pb::IpConfig {
+            id: before.id.to_string(),
+            ip_address: before.address.to_string(),
+            network_container_id: before.nc.to_string(),
+            ..Default::default()
+        },
+        (None, Some(after)) => show(after),
+        (Some(before), Some(after)) => {
+            let shown = show(after);
+            // Not everything that is kept is told.
+            if shown == show(before) {
+                return None;
+            }
+            shown
         }
-        let mut ip_config = record.map_or_else(
-            || pb::IpConfig { ip_address: address.to_string(), ..Default::default() },
-            |record| convert::pb_ip_config(record, cool_down, Now::read()),
-        );
-        // The view may be ahead of the event; the event says what happened then.
-        ip_config.state = convert::pb_ip_state(*to).into();
-        Some(pb::WatchIpConfigsResponse {
-            ip_config: Some(ip_config),
-            previous_state: convert::pb_ip_state(*from).into(),
-            sequence: entry.seq,
-            initial_state_complete: false,
-        })
-    }
+    };
+    Some(pb::WatchIpConfigsResponse {
+        ip_config: Some(ip_config),
+        previous_state: convert::pb_ip_state(before.map(|record| record.state.kind())).into(),
+        sequence,
+        initial_state_complete: false,
+    })
 }

@@ -94,10 +94,21 @@ pub fn changes_state(path: &str) -> bool {
 }
 
 /// The uid of the process at the other end of a loopback TCP connection, from the kernel's socket table (sock_diag(7)).
-/// `None` where the kernel does not know it.
+/// `None` where the kernel does not know it, or where the connection is no longer whole.
+///
+/// A socket that no process has any more (closed, in TIME_WAIT) is reported with uid 0, which would make a stranger that
+/// hung up root. So only an established socket counts, of exactly these addresses, that a process still holds. Our own end
+/// is looked at last: while it is established, too, nobody else can have taken the peer's port in the meantime.
+pub fn tcp_peer_uid(local: SocketAddr, peer: SocketAddr) -> Option<u32> {
+    let theirs = established(peer, local)?;
+    established(local, peer)?;
+    Some(theirs)
+}
+
+/// The owner of the established socket with exactly these addresses.
 ///
 /// The request names one socket, so the kernel answers without walking its table; it answers within the call.
-pub fn tcp_peer_uid(local: SocketAddr, peer: SocketAddr) -> Option<u32> {
+fn established(source: SocketAddr, destination: SocketAddr) -> Option<u32> {
     use nix::sys::socket::{
         AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, setsockopt,
         socket, sockopt::ReceiveTimeout,
@@ -106,39 +117,19 @@ pub fn tcp_peer_uid(local: SocketAddr, peer: SocketAddr) -> Option<u32> {
 
     const SOCK_DIAG_BY_FAMILY: u16 = 20;
     const NLM_F_REQUEST: u16 = 1;
-    const HEADER: usize = 16;
-    /// Of `struct inet_diag_msg`: 4 bytes of state, 48 of socket id, three counters, then the uid.
-    const UID: usize = HEADER + 4 + 48 + 12;
 
-    let family = match (peer, local) {
-        (SocketAddr::V4(_), SocketAddr::V4(_)) => nix::libc::AF_INET,
-        (SocketAddr::V6(_), SocketAddr::V6(_)) => nix::libc::AF_INET6,
-        _ => return None,
-    };
-    let octets = |socket: SocketAddr| -> [u8; 16] {
-        match socket {
-            SocketAddr::V4(v4) => {
-                let mut padded = [0; 16];
-                padded[..4].copy_from_slice(&v4.ip().octets());
-                padded
-            }
-            SocketAddr::V6(v6) => v6.ip().octets(),
-        }
-    };
     let mut request = Vec::with_capacity(72);
     request.extend(72_u32.to_ne_bytes());
     request.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     request.extend(NLM_F_REQUEST.to_ne_bytes());
     request.extend([0; 8]);
-    request.push(u8::try_from(family).ok()?);
+    request.push(family(source, destination)?);
     request.push(u8::try_from(nix::libc::IPPROTO_TCP).ok()?);
     request.extend([0, 0]);
-    request.extend(u32::MAX.to_ne_bytes());
-    // The peer's own socket: its source is our peer, its destination is us.
-    request.extend(peer.port().to_be_bytes());
-    request.extend(local.port().to_be_bytes());
-    request.extend(octets(peer));
-    request.extend(octets(local));
+    // The states that are wanted: the kernel heeds it only when it lists, so the answer is checked.
+    request.extend((1_u32 << ESTABLISHED).to_ne_bytes());
+    request.extend(addresses(source, destination));
+    // Any interface, any cookie.
     request.extend([0; 4]);
     request.extend([0xff; 8]);
 
@@ -150,11 +141,50 @@ pub fn tcp_peer_uid(local: SocketAddr, peer: SocketAddr) -> Option<u32> {
     sendto(socket.as_raw_fd(), &request, &NetlinkAddr::new(0, 0), MsgFlags::empty()).ok()?;
     let mut answer = [0_u8; 512];
     let length = recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty()).ok()?;
-    let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
-    if kind != SOCK_DIAG_BY_FAMILY || length < UID + 4 {
+    let answer = answer.get(..length)?;
+    if u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?) != SOCK_DIAG_BY_FAMILY {
         return None;
     }
-    Some(u32::from_ne_bytes(answer.get(UID..UID + 4)?.try_into().ok()?))
+    owner(answer.get(16..)?, source, destination)
+}
+
+/// `TCP_ESTABLISHED` of the kernel's `net/tcp_states.h`.
+const ESTABLISHED: u8 = 1;
+
+/// The uid of a `struct inet_diag_msg`, if it is about the established socket with these addresses: 4 bytes (family, state,
+/// timer, retransmissions), 48 of socket id (ports, addresses, interface, cookie), three counters, uid, inode.
+fn owner(message: &[u8], source: SocketAddr, destination: SocketAddr) -> Option<u32> {
+    let number = |at: usize| Some(u32::from_ne_bytes(message.get(at..at + 4)?.try_into().ok()?));
+    // Without an established socket the kernel answers with a listener on the source's port, or with one in TIME_WAIT.
+    let is_it = *message.first()? == family(source, destination)?
+        && *message.get(1)? == ESTABLISHED
+        && *message.get(4..40)? == addresses(source, destination);
+    let (uid, inode) = (number(64)?, number(68)?);
+    // No process holds a socket without an inode; its uid is a zero that means nothing.
+    (is_it && inode != 0).then_some(uid)
+}
+
+fn family(source: SocketAddr, destination: SocketAddr) -> Option<u8> {
+    let family = match (source, destination) {
+        (SocketAddr::V4(_), SocketAddr::V4(_)) => nix::libc::AF_INET,
+        (SocketAddr::V6(_), SocketAddr::V6(_)) => nix::libc::AF_INET6,
+        _ => return None,
+    };
+    u8::try_from(family).ok()
+}
+
+/// Ports and addresses as `struct inet_diag_sockid` begins.
+fn addresses(source: SocketAddr, destination: SocketAddr) -> [u8; 36] {
+    let mut bytes = [0; 36];
+    bytes[..2].copy_from_slice(&source.port().to_be_bytes());
+    bytes[2..4].copy_from_slice(&destination.port().to_be_bytes());
+    for (address, at) in [(source, 4), (destination, 20)] {
+        match address {
+            SocketAddr::V4(v4) => bytes[at..at + 4].copy_from_slice(&v4.ip().octets()),
+            SocketAddr::V6(v6) => bytes[at..at + 16].copy_from_slice(&v6.ip().octets()),
+        }
+    }
+    bytes
 }
 
 #[cfg(test)]
@@ -189,5 +219,46 @@ mod tests {
             assert_eq!(uid, Some(nix::unistd::geteuid().as_raw()), "{host}");
             drop(client);
         }
+    }
+
+    /// The kernel says uid 0 of a socket that nobody has any more.
+    #[test]
+    fn a_caller_that_hung_up_is_nobody_and_not_root() {
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(host) else { continue };
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (server, peer) = listener.accept().unwrap();
+            let local = server.local_addr().unwrap();
+            drop(client);
+            assert_eq!(tcp_peer_uid(local, peer), None, "{host}: half closed");
+            drop(server);
+            assert_eq!(tcp_peer_uid(local, peer), None, "{host}: in TIME_WAIT");
+        }
+    }
+
+    #[test]
+    fn a_listener_on_the_callers_port_is_not_the_caller() {
+        let ours = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let theirs = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert_eq!(tcp_peer_uid(ours, theirs.local_addr().unwrap()), None);
+    }
+
+    #[test]
+    fn of_the_kernels_answer_only_the_very_connection_counts() {
+        let (source, destination) = ("127.0.0.1:4711".parse().unwrap(), "127.0.0.1:10090".parse().unwrap());
+        let message = |state: u8, uid: u32, inode: u32| {
+            let mut bytes = vec![2, state, 0, 0];
+            bytes.extend(addresses(source, destination));
+            bytes.extend([0; 12 + 12]);
+            bytes.extend([uid.to_ne_bytes(), inode.to_ne_bytes()].concat());
+            bytes
+        };
+        assert_eq!(owner(&message(1, 1000, 5), source, destination), Some(1000));
+        assert_eq!(owner(&message(1, 1000, 5), destination, source), None, "the other end");
+        for state in (0..=12).filter(|state| *state != ESTABLISHED) {
+            assert_eq!(owner(&message(state, 0, 5), source, destination), None, "state {state}");
+        }
+        assert_eq!(owner(&message(1, 0, 0), source, destination), None, "nobody holds it");
+        assert_eq!(owner(&message(1, 0, 5)[..60], source, destination), None, "cut");
     }
 }

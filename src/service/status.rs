@@ -1,13 +1,13 @@
 //! The one table: rejection ↔ legacy return code ↔ gRPC status, and the rich details every failure carries (design §3).
 
-use std::{collections::HashMap, net::IpAddr, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use tonic::{Code, Status};
 use tonic_types::{BadRequest, ErrorDetails, FieldViolation, StatusExt};
 
 use crate::{
     ledger::{LedgerError, Rejection},
-    model::ReturnCode,
+    model::{OrchestratorType, PodKeyScheme, ReturnCode},
 };
 
 /// `google.rpc.ErrorInfo.domain` of every failure.
@@ -112,78 +112,231 @@ pub fn upper_snake(name: &str) -> String {
     text
 }
 
-/// A failure with a legacy return code.
+/// A failure with a legacy return code, and nothing more to say.
 pub fn failure(code: Code, return_code: ReturnCode, message: impl Into<String>) -> Status {
-    detailed(code, return_code, message.into(), HashMap::new(), None)
+    Failure::new(code, return_code, message).into()
 }
 
-fn detailed(
+/// A failure in the making: what a machine and an operator need to know beside the message. Goes out as
+/// `google.rpc.ErrorInfo` with the return code's name as its reason, and `RetryInfo` where waiting helps.
+#[derive(Clone, Debug)]
+pub struct Failure {
     code: Code,
     return_code: ReturnCode,
     message: String,
-    mut metadata: HashMap<String, String>,
+    metadata: HashMap<String, String>,
     retry: Option<Duration>,
-) -> Status {
-    metadata.insert("return_code".into(), return_code.number().to_string());
-    let mut details = ErrorDetails::with_error_info(upper_snake(return_code.name()), ERROR_DOMAIN, metadata);
-    if retry.is_some() {
-        details.set_retry_info(retry);
+}
+
+impl Failure {
+    /// With a message that names the value that failed.
+    pub fn new(code: Code, return_code: ReturnCode, message: impl Into<String>) -> Self {
+        Self { code, return_code, message: message.into(), metadata: HashMap::new(), retry: None }
     }
-    Status::with_error_details(code, message, details)
+
+    /// A machine-readable reason, finer than the return code.
+    #[must_use]
+    pub fn detail(self, detail: &str) -> Self {
+        self.put("detail", detail)
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(self, remedy: impl ToString) -> Self {
+        self.put("remedy", remedy)
+    }
+
+    /// A value that a machine may want.
+    #[must_use]
+    pub fn put(mut self, key: &str, value: impl ToString) -> Self {
+        self.metadata.insert(key.to_owned(), value.to_string());
+        self
+    }
+
+    /// When to ask again.
+    #[must_use]
+    pub fn retry(self, after: Duration) -> Self {
+        Self { retry: Some(after), ..self }
+    }
+}
+
+impl From<Failure> for Status {
+    fn from(failure: Failure) -> Self {
+        let Failure { code, return_code, message, mut metadata, retry } = failure;
+        metadata.insert("return_code".into(), return_code.number().to_string());
+        let mut details =
+            ErrorDetails::with_error_info(upper_snake(return_code.name()), ERROR_DOMAIN, metadata);
+        if retry.is_some() {
+            details.set_retry_info(retry);
+        }
+        Self::with_error_details(code, message, details)
+    }
 }
 
 /// The status that a ledger's failure becomes.
 pub fn of_ledger(error: LedgerError) -> Status {
     match error {
         LedgerError::Rejected(rejection) => of_rejection(&rejection),
-        LedgerError::Unavailable { .. } | LedgerError::Overloaded => detailed(
+        LedgerError::Unavailable { .. } => Failure::new(
             Code::Unavailable,
             ReturnCode::UnexpectedError,
             error.to_string(),
-            HashMap::from([("detail".into(), "STATE_NOT_DURABLE".into())]),
-            Some(RETRY_UNAVAILABLE),
-        ),
-        LedgerError::Stopped => detailed(
-            Code::Unavailable,
-            ReturnCode::UnexpectedError,
-            "the daemon is stopping".into(),
-            HashMap::new(),
-            Some(RETRY_UNAVAILABLE),
-        ),
+        )
+        .detail("STATE_NOT_DURABLE")
+        .remedy(
+            "make room on the disk of --state-dir, or make it writable; the daemon goes on by itself then",
+        )
+        .retry(RETRY_UNAVAILABLE)
+        .into(),
+        LedgerError::Overloaded => {
+            Failure::new(Code::Unavailable, ReturnCode::UnexpectedError, error.to_string())
+                .detail("OVERLOADED")
+                .remedy("ask again in a moment")
+                .retry(RETRY_UNAVAILABLE)
+                .into()
+        }
+        LedgerError::Stopped => {
+            Failure::new(Code::Unavailable, ReturnCode::UnexpectedError, "the daemon is stopping")
+                .detail("STOPPING")
+                .remedy("ask again when it is back")
+                .retry(RETRY_UNAVAILABLE)
+                .into()
+        }
     }
 }
 
-/// The status that a rejection becomes.
+/// The status that a rejection becomes: every refusal says what to do, and the values that it is about.
 pub fn of_rejection(rejection: &Rejection) -> Status {
-    let list = |addresses: &[IpAddr]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-    let mut metadata = HashMap::from([("detail".to_owned(), rejection.reason().to_owned())]);
-    let mut put = |key: &str, value: String| drop(metadata.insert(key.to_owned(), value));
-    let mut retry = None;
+    fn list<T: ToString>(items: &[T]) -> String {
+        items.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    }
+    let failure = Failure::new(code_of(rejection), rejection.return_code(), rejection.to_string())
+        .detail(rejection.reason())
+        .remedy(remedy_of(rejection));
     match rejection {
         Rejection::Exhausted { family, ncs } => {
-            put("family", family.to_string());
-            put("network_containers", ncs.iter().map(|s| s.nc.to_string()).collect::<Vec<_>>().join(","));
-            put(
-                "remedy",
-                "release unused pods, widen the address range, or wait for the pool to grow".into(),
-            );
-            retry = Some(RETRY_EXHAUSTED);
+            let ncs: Vec<_> = ncs.iter().map(|short| &short.nc).collect();
+            failure.put("family", family).put("network_containers", list(&ncs)).retry(RETRY_EXHAUSTED)
         }
-        Rejection::RecentlyDeleted { retry_after, .. } => retry = Some(*retry_after),
-        Rejection::DesiredTaken { address, owner } => {
-            put("address", address.to_string());
-            put("owner", owner.clone());
-        }
+        Rejection::NoAddresses { ncs } => failure.put("network_containers", list(ncs)),
+        Rejection::DesiredTaken { address, owner } => failure.put("address", address).put("owner", owner),
         Rejection::DesiredUnavailable { address, state } => {
-            put("address", address.to_string());
-            put("state", state.to_string());
+            failure.put("address", address).put("state", state)
         }
-        Rejection::DesiredUnknown { addresses }
-        | Rejection::AssignedMissing { addresses, .. }
-        | Rejection::EndpointHoldsAddresses { addresses, .. } => put("addresses", list(addresses)),
-        _ => {}
+        Rejection::DesiredUnknown { addresses } => failure.put("addresses", list(addresses)),
+        Rejection::NoPodKey { scheme } => failure.put(
+            "field",
+            match scheme {
+                PodKeyScheme::InterfaceId => "pod_interface_id",
+                PodKeyScheme::InfraContainerId => "infra_container_id",
+            },
+        ),
+        Rejection::OtherInterface { container, asked, has } => {
+            failure.put("container_id", container).put("ifname", asked).put("has", has)
+        }
+        Rejection::Tombstoned { container, late_by } => {
+            failure.put("container_id", container).put("late_by_ms", late_by.as_millis())
+        }
+        Rejection::RecentlyDeleted { container, retry_after } => {
+            failure.put("container_id", container).retry(*retry_after)
+        }
+        Rejection::NotExactlyOneNc { found } | Rejection::NotExactlyOneIp { found } => {
+            failure.put("found", found)
+        }
+        Rejection::UnsupportedOrchestrator { given } => {
+            failure.put("orchestrator_type", given.map_or("", OrchestratorType::as_str))
+        }
+        Rejection::MissingContext { nc_type } => failure.put("network_container_type", nc_type),
+        Rejection::InvalidPrimary { nc, .. } => failure.put("network_container_id", nc),
+        Rejection::PrimaryChanged { nc, from, to } => {
+            failure.put("network_container_id", nc).put("from", from).put("to", to)
+        }
+        Rejection::AssignedMissing { nc, addresses } => {
+            failure.put("network_container_id", nc).put("addresses", list(addresses))
+        }
+        Rejection::InvalidSecondary { nc, id, address, .. } => {
+            failure.put("network_container_id", nc).put("ip_config_id", id).put("address", address)
+        }
+        Rejection::NodeAlreadyRegistered { node_id } => failure.put("node_id", node_id),
+        Rejection::NotEnoughToRelease { wanted, possible } => {
+            failure.put("wanted", wanted).put("possible", possible)
+        }
+        Rejection::EndpointNotFound { container } | Rejection::InvalidEndpoint { container, .. } => {
+            failure.put("container_id", container)
+        }
+        Rejection::AddressNotHeld { container, address, owner } => {
+            let failure = failure.put("container_id", container).put("address", address);
+            match owner {
+                Some(owner) => failure.put("owner", owner),
+                None => failure,
+            }
+        }
+        Rejection::EndpointHoldsAddresses { container, addresses } => {
+            failure.put("container_id", container).put("addresses", list(addresses))
+        }
+        Rejection::NoNcs | Rejection::EndpointsNotManaged => failure,
     }
-    detailed(code_of(rejection), rejection.return_code(), rejection.to_string(), metadata, retry)
+    .into()
+}
+
+/// What whoever is refused, or their operator, can do about it.
+const fn remedy_of(rejection: &Rejection) -> &'static str {
+    match rejection {
+        Rejection::NoNcs => {
+            "create a network container, or wait for the control plane to send one; see `cnsctl nc list`"
+        }
+        Rejection::Exhausted { .. } => {
+            "release unused pods, widen the address range, or wait for the pool to grow"
+        }
+        Rejection::NoAddresses { .. } => "give a network container secondary addresses; see `cnsctl nc list`",
+        Rejection::DesiredTaken { .. } => {
+            "release its owner first, or ask for another address; `cnsctl explain` tells who has it and why"
+        }
+        Rejection::DesiredUnavailable { .. } => {
+            "ask for another address or for any; `cnsctl explain` tells what it waits for"
+        }
+        Rejection::DesiredUnknown { .. } => {
+            "ask for addresses of this node's network containers, or for any; see `cnsctl ip list`"
+        }
+        Rejection::NoPodKey { .. } => "send the sandbox's container id and the pod's interface id",
+        Rejection::OtherInterface { .. } => "attach the container to this network once",
+        Rejection::Tombstoned { .. } => "begin anew; a sandbox that was deleted stays so",
+        Rejection::RecentlyDeleted { .. } => {
+            "ask again after that time, or send the time at which the call began"
+        }
+        Rejection::NotExactlyOneNc { .. } | Rejection::NotExactlyOneIp { .. } => {
+            "use the plural call, RequestIPConfigs or ReleaseIPConfigs"
+        }
+        Rejection::UnsupportedOrchestrator { .. } => {
+            "register an orchestrator that allows this, with SetOrchestrator"
+        }
+        Rejection::MissingContext { .. } => {
+            "say which pod the network container belongs to: this orchestrator gives each pod its own"
+        }
+        Rejection::InvalidPrimary { .. } => {
+            "send the primary address that this kind of network container needs"
+        }
+        Rejection::PrimaryChanged { .. } => {
+            "keep the primary subnet or widen it; for another one, create a new one"
+        }
+        Rejection::AssignedMissing { .. } => {
+            "keep these addresses listed until their pods are gone; `cnsctl explain` tells whose they are"
+        }
+        Rejection::InvalidSecondary { .. } => {
+            "list each address once, under one id, in one network container"
+        }
+        Rejection::NodeAlreadyRegistered { .. } => {
+            "delete this node's network containers first, or register it under the id that it has"
+        }
+        Rejection::NotEnoughToRelease { .. } => "ask for fewer, or end pods first",
+        Rejection::EndpointNotFound { .. } => "see `cnsctl endpoint list`; a record ends with its addresses",
+        Rejection::InvalidEndpoint { .. } => "say for each interface its name and what it is",
+        Rejection::AddressNotHeld { .. } => "record only addresses that the container was given",
+        Rejection::EndpointHoldsAddresses { .. } => {
+            "release them with ReleaseIPConfigs, which removes the record too"
+        }
+        Rejection::EndpointsNotManaged => "the CNI plugin keeps these records itself in this mode",
+    }
 }
 
 /// A malformed field: INVALID_ARGUMENT naming it.
@@ -228,13 +381,11 @@ impl From<InvalidField> for Status {
 
 /// An operation whose subsystem is not part of this daemon yet.
 pub fn unimplemented(rpc: &str, missing: &str) -> Status {
-    detailed(
-        Code::Unimplemented,
-        ReturnCode::UnsupportedApi,
-        format!("{rpc} is not available: {missing}"),
-        HashMap::from([("rpc".to_owned(), rpc.to_owned())]),
-        None,
-    )
+    let message = format!("{rpc} is not available: {missing}");
+    Failure::new(Code::Unimplemented, ReturnCode::UnsupportedApi, message)
+        .detail("NOT_AVAILABLE")
+        .put("rpc", rpc)
+        .into()
 }
 
 #[cfg(test)]
@@ -242,7 +393,7 @@ mod tests {
     use tonic_types::StatusExt as _;
 
     use super::*;
-    use crate::model::{Family, PodKeyScheme};
+    use crate::model::Family;
 
     #[test]
     fn reasons_are_the_return_codes_names() {

@@ -193,10 +193,11 @@ impl LedgerObserver for Metrics {
     fn committed(&self, report: &BatchReport<'_>) {
         self.set_totals(report.totals);
         #[allow(clippy::cast_precision_loss, reason = "a batch has hundreds of commands")]
-        self.batch.observe(report.entries.len() as f64);
+        self.batch.observe(report.committed.len() as f64);
         self.commit.observe(report.commit.as_secs_f64());
         self.queued.set(i64::try_from(report.queued).unwrap_or(i64::MAX));
-        for entry in report.entries {
+        for committed in report.committed {
+            let entry = &committed.entry;
             let outcome = match entry.outcome {
                 Outcome::Done => "done",
                 Outcome::Unchanged => "unchanged",

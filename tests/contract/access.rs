@@ -1,6 +1,10 @@
 //! Who may do what: peer credentials on the socket, the kernel's socket table on loopback TCP, certificates elsewhere.
 
-use std::{os::unix::fs::chown, process::Command, time::Duration};
+use std::{
+    os::unix::fs::{PermissionsExt as _, chown},
+    process::Command,
+    time::Duration,
+};
 
 use cns::proto::v1::{ipam_service_client::IpamServiceClient, node_service_client::NodeServiceClient};
 use tonic::{
@@ -36,7 +40,6 @@ fn as_nobody(cns: &Cns, args: &[&str]) -> (Option<i32>, String) {
 
 /// Lets the other user reach the socket, as membership in its group would.
 fn open_to_nobody(cns: &Cns) {
-    use std::os::unix::fs::PermissionsExt as _;
     let mode = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(cns.directory(), mode).unwrap();
     std::fs::copy(sibling("cnsctl"), cns.directory().join("cnsctl")).unwrap();
@@ -49,7 +52,6 @@ async fn another_user_reads_and_does_not_change_unless_allowed() {
         return;
     }
     let mut cns = Cns::start(&[]).await;
-    use std::os::unix::fs::PermissionsExt as _;
     assert_eq!(std::fs::metadata(cns.socket()).unwrap().permissions().mode() & 0o777, 0o660);
     open_to_nobody(&cns);
     let (code, text) = as_nobody(&cns, &["status"]);

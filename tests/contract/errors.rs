@@ -159,7 +159,7 @@ async fn what_is_there_answers() {
     match node.get_host_local_ip(pb::GetHostLocalIpRequest {}).await {
         Ok(found) => assert!(found.into_inner().ip_address.parse::<std::net::IpAddr>().is_ok()),
         Err(status) => {
-            assert_eq!(status.code(), Code::Unavailable, "a host without a route has none: {status}")
+            assert_eq!(status.code(), Code::Unavailable, "a host without a route has none: {status}");
         }
     }
     let other = pb::SetOrchestratorRequest {

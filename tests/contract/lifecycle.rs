@@ -145,6 +145,14 @@ async fn probes_and_metrics_are_served_over_http() {
 }
 
 #[tokio::test]
+async fn a_log_that_is_no_terminal_has_no_colours() {
+    let mut cns = Cns::start(&[]).await;
+    assert!(cns.terminate().await.unwrap().success());
+    let log = cns.log();
+    assert!(log.contains("ready") && !log.contains('\u{1b}'), "{log:?}");
+}
+
+#[tokio::test]
 async fn systemd_is_told_when_the_daemon_is_ready_and_when_it_stops() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("notify");
@@ -164,9 +172,46 @@ async fn systemd_is_told_when_the_daemon_is_ready_and_when_it_stops() {
     assert!(String::from_utf8_lossy(&buffer[..length]).contains("READY=1"));
     let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    // The daemon may be gone without a word: that must fail, not hang.
+    let status = child.wait().unwrap();
+    assert!(status.success(), "{status}");
+    systemd.set_nonblocking(true).unwrap();
     let length = systemd.recv(&mut buffer).unwrap();
     assert!(String::from_utf8_lossy(&buffer[..length]).contains("STOPPING=1"));
-    assert!(child.wait().unwrap().success());
+}
+
+/// A supervisor that changes its mind at once: from the first moment on at which anybody can know of the daemon.
+#[tokio::test]
+async fn a_sigterm_right_after_ready_is_orderly() {
+    for _ in 0..20 {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("notify");
+        let systemd = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        let cns = Cns::prepared(&[]);
+        let mut child = Command::new(env!("CARGO_BIN_EXE_cns"))
+            .env("NOTIFY_SOCKET", &path)
+            .args(["--masquerade=false", "--grpc-socket"])
+            .arg(cns.socket())
+            .arg("--state-dir")
+            .arg(cns.state_dir())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+        systemd.recv(&mut [0; 1024]).unwrap();
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        assert!(!cns.socket().exists());
+    }
+}
+
+#[tokio::test]
+async fn a_sigterm_before_ready_is_orderly_too() {
+    let mut cns = Cns::prepared(&[]);
+    cns.spawn();
+    // Bound, and not announced yet.
+    super::cns_under_test::until("it is starting", || async { cns.socket().exists() }).await;
+    assert_eq!(cns.terminate().await.unwrap().code(), Some(0), "{}", cns.log());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The contract over a real unix socket: the real daemon, the generated client.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should stop")]
+
 #[path = "../support/cns.rs"]
 #[allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 mod cns_under_test;
@@ -14,6 +16,7 @@ mod ipam;
 mod lifecycle;
 mod network_containers;
 mod sandboxes;
+mod watches;
 
 use cns::proto::v1 as pb;
 

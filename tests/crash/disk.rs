@@ -132,7 +132,7 @@ async fn f6_a_torn_file_is_kept_beside_and_the_daemon_comes_up() {
     cns.launch().await;
     let kept: Vec<_> = std::fs::read_dir(cns.state_dir())
         .unwrap()
-        .filter_map(|entry| entry.ok())
+        .filter_map(Result::ok)
         .filter(|entry| entry.file_name().to_string_lossy().starts_with("state.redb.corrupt-"))
         .collect();
     assert_eq!(kept.len(), 1);

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 
 /// Longer than any start takes; only there so that a test that went wrong ends.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A running daemon; killed when dropped.
 #[derive(Debug)]

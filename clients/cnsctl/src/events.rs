@@ -239,7 +239,7 @@ fn elapsed(milliseconds: u64) -> String {
     )
 }
 
-/// Entries that came too fast for us.
+/// Entries that are no longer there.
 #[derive(Debug, Serialize)]
 struct Missed {
     missed: u64,
@@ -264,10 +264,7 @@ pub(crate) async fn watch(after: Option<u64>, client: &Client, out: &mut Out) ->
         };
         if next.missed > 0 {
             out.print_next(&Missed { missed: next.missed }, |missed| {
-                let words = format!(
-                    "{} changes came too fast and are left out here; `cnsctl explain` has them",
-                    missed.missed
-                );
+                let words = format!("{} earlier changes are no longer in the journal", missed.missed);
                 Page::new().line(Cell::toned(words, Tone::Attention))
             })?;
         }

@@ -105,6 +105,15 @@ async fn events_tell_every_command_in_order_and_the_journal_rings_stay_bounded()
     ledger.request_ips(Actor::internal("c"), foreign).await.unwrap_err();
     let (first, second, third) =
         (events.recv().await.unwrap(), events.recv().await.unwrap(), events.recv().await.unwrap());
+    let address = |effect: &Effect| match effect {
+        Effect::Ip { before, after } => before.as_ref().or(after.as_ref()).map(|record| record.address),
+        Effect::Endpoint { .. } => None,
+    };
+    let told = |event: &Committed| event.effects.iter().filter_map(address).collect::<Vec<_>>();
+    assert_eq!([told(&first), told(&second)], [[ip("10.240.0.1")], [ip("10.240.0.1")]]);
+    assert_eq!(first.effects.len(), 2, "the address and the endpoint record");
+    assert_eq!(third.effects, [], "a refusal changes nothing");
+    let (first, second, third) = (&first.entry, &second.entry, &third.entry);
     assert_eq!([first.seq + 1, second.seq + 1], [second.seq, third.seq]);
     assert_eq!((first.operation, &first.outcome), (Operation::RequestIpConfigs, &Outcome::Done));
     assert_eq!(first.addresses, [ip("10.240.0.1")]);
