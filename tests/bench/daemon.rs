@@ -16,7 +16,7 @@ use cns_client::{Client, Health, Options};
 use super::Failure;
 
 /// No start takes as long; only there so that a run that went wrong ends.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// The networks of a daemon, and how many addresses they make.
 #[derive(Clone, Debug)]
@@ -225,7 +225,6 @@ impl Pod {
             pod_interface_id: format!("{}-eth0", &self.container[..8]),
             ifname: "eth0".into(),
             began_boottime_ns: Some(Now::read().boot.nanos()),
-            ..Default::default()
         }
     }
 }

@@ -26,6 +26,28 @@ const ALONE: usize = 100;
 /// How long many clients work in a round.
 const TOGETHER: Duration = Duration::from_millis(500);
 
+/// What of all is measured.
+#[derive(Debug)]
+pub(crate) struct Selection {
+    pub(crate) rounds: usize,
+    /// Names of states; empty for all.
+    pub(crate) states: Vec<String>,
+    /// Of [`CLIENTS`]; empty for all.
+    pub(crate) clients: Vec<usize>,
+}
+
+impl Default for Selection {
+    fn default() -> Self {
+        Self { rounds: 5, states: Vec::new(), clients: Vec::new() }
+    }
+}
+
+impl Selection {
+    fn takes(&self, clients: usize) -> bool {
+        self.clients.is_empty() || self.clients.contains(&clients)
+    }
+}
+
 struct Subject {
     daemon: Daemon,
     /// Free addresses; more clients than that wait for one another.
@@ -158,34 +180,39 @@ impl Disk {
     }
 }
 
-pub(crate) async fn measure(at: &Path, rounds: usize, report: &mut Report) -> Result<(), Failure> {
-    let cells = [
+pub(crate) async fn measure(at: &Path, selection: &Selection, report: &mut Report) -> Result<(), Failure> {
+    let states = [
         ("16-0", SMALL, 16, 0),
-        ("16-e", SMALL_BESIDE_ENDPOINTS, 16, ENDPOINTS),
+        ("16-10k", SMALL_BESIDE_ENDPOINTS, 16, ENDPOINTS),
         ("1k-0", MIDDLE, 1_024, 0),
-        ("1k-e", MIDDLE_BESIDE_ENDPOINTS, 1_024, ENDPOINTS),
+        ("1k-10k", MIDDLE_BESIDE_ENDPOINTS, 1_024, ENDPOINTS),
         ("64k-0", LARGE, 65_536, 0),
-        ("64k-e", LARGE, 65_536, ENDPOINTS),
+        ("64k-10k", LARGE, 65_536, ENDPOINTS),
     ];
     let mut subjects = Vec::new();
-    for (name, networks, addresses, endpoints) in cells {
+    for (name, networks, addresses, endpoints) in states {
+        if !selection.states.is_empty() && !selection.states.iter().any(|wanted| wanted == name) {
+            continue;
+        }
         eprintln!("load: {addresses} addresses, {endpoints} endpoints: preparing");
         subjects.push(Subject::new(at, name, &networks, addresses, endpoints).await?);
     }
     let disk = Disk::new(at)?;
-    for round in 0..rounds {
-        eprintln!("load: round {} of {rounds}", round + 1);
-        for subject in &mut subjects {
-            subject.alone(&disk).await?;
-        }
-        for cell in [1, 2] {
+    for round in 1..=selection.rounds {
+        eprintln!("load: round {round} of {}", selection.rounds);
+        for (cell, clients) in
+            CLIENTS.into_iter().enumerate().filter(|(_, clients)| selection.takes(*clients))
+        {
             for subject in &mut subjects {
-                subject.together(cell).await?;
+                match clients {
+                    1 => subject.alone(&disk).await?,
+                    _ => subject.together(cell).await?,
+                }
             }
         }
     }
     for subject in &subjects {
-        for (cell, clients) in subject.cells.iter().zip(CLIENTS) {
+        for (cell, clients) in subject.cells.iter().zip(CLIENTS).filter(|(cell, _)| cell.pairs.len() > 0) {
             report.load(Load {
                 addresses: subject.addresses,
                 endpoints: subject.endpoints,
@@ -196,14 +223,19 @@ pub(crate) async fn measure(at: &Path, rounds: usize, report: &mut Report) -> Re
             });
         }
     }
-    ratios(&subjects, report);
+    // A part of the table has no ratios.
+    if selection.states.is_empty() && selection.clients.is_empty() {
+        ratios(&subjects, report);
+    }
     Ok(())
 }
 
 fn ratios(subjects: &[Subject], report: &mut Report) {
     let of_all = |pick: fn(&Subject) -> &Times| {
         let mut all = Times::default();
-        subjects.iter().for_each(|subject| all.extend(pick(subject)));
+        for subject in subjects {
+            all.extend(pick(subject));
+        }
         all.median()
     };
     let (health, flush) = (of_all(|subject| &subject.health), of_all(|subject| &subject.flush));

@@ -6,7 +6,8 @@
 //! neighbour who is busy for a while slows both sides.
 //!
 //! Options, after `--`: `--dir DIR` (on a real disk; default: cargo's target directory), `--only load,memory,start,plugin`,
-//! `--rounds N`, and `--check`, with which a missed aim is a failure.
+//! `--rounds N`, `--check`, with which a missed aim is a failure, and for who looks for a cost `--states 16-0,64k-10k` and
+//! `--clients 1,8,64`.
 
 mod daemon;
 mod load;
@@ -25,19 +26,21 @@ use report::Report;
 /// Why something could not be measured.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-const USAGE: &str = "[--dir DIR] [--only load,memory,start,plugin] [--rounds N] [--check]";
+const USAGE: &str = "[--dir DIR] [--only load,memory,start,plugin] [--rounds N] [--states 16-0,64k-10k] \
+                     [--clients 1,8,64] [--check]";
 
 struct Options {
     directory: PathBuf,
     only: Vec<String>,
-    rounds: usize,
+    load: load::Selection,
     check: bool,
 }
 
 impl Options {
     fn from_args() -> Result<Self, Failure> {
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).to_owned();
-        let mut options = Self { directory: target, only: Vec::new(), rounds: 5, check: false };
+        let mut options =
+            Self { directory: target, only: Vec::new(), load: load::Selection::default(), check: false };
         let mut args = std::env::args().skip(1);
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value; {USAGE}"));
@@ -47,7 +50,12 @@ impl Options {
                 "--check" => options.check = true,
                 "--dir" => options.directory = value()?.into(),
                 "--only" => options.only = value()?.split(',').map(str::to_owned).collect(),
-                "--rounds" => options.rounds = value()?.parse()?,
+                "--rounds" => options.load.rounds = value()?.parse()?,
+                "--states" => options.load.states = value()?.split(',').map(str::to_owned).collect(),
+                "--clients" => {
+                    let clients = value()?.split(',').map(str::parse).collect::<Result<_, _>>();
+                    options.load.clients = clients?;
+                }
                 _ => return Err(format!("unknown option {arg}; {USAGE}").into()),
             }
         }
@@ -74,7 +82,7 @@ fn measure(options: &Options, report: &mut Report) -> Result<(), Failure> {
         runtime.block_on(start::measure(at, report))?;
     }
     if options.wants("load") {
-        runtime.block_on(load::measure(at, options.rounds, report))?;
+        runtime.block_on(load::measure(at, &options.load, report))?;
     }
     if options.wants("plugin") {
         runtime.block_on(plugin::measure(at, report))?;
