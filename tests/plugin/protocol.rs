@@ -4,6 +4,9 @@ use serde_json::Value;
 
 use crate::node::Node;
 
+/// What is wrong, variables, configuration, code, part of the message.
+type Case<'a> = (&'a str, Vec<(&'a str, &'a str)>, &'a str, u64, &'a str);
+
 const CONF: &str = r#"{"cniVersion":"1.0.0","name":"pods","type":"cns-cni"}"#;
 
 #[tokio::test]
@@ -19,7 +22,7 @@ async fn faults_of_the_caller_are_told_in_the_specified_way() {
     let with = |name, value| all.map(|(n, v)| if n == name { (n, value) } else { (n, v) });
     let endless = "c".repeat(300);
     let own = "/proc/thread-self/ns/net";
-    let cases: [(&str, Vec<(&str, &str)>, &str, u64, &str); 14] = [
+    let cases: [Case<'_>; 14] = [
         ("unknown command", with("CNI_COMMAND", "GET").to_vec(), CONF, 4, "GET"),
         ("no container", with("CNI_CONTAINERID", "").to_vec(), CONF, 4, "CNI_CONTAINERID"),
         (

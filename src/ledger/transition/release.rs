@@ -26,7 +26,7 @@ pub(super) fn release(tx: &mut Tx<'_>, release: ReleaseIps) -> Result<Released, 
     };
     let held = tx.state.held_by(&key);
     // A runtime cleans up after a failed ADD of a second interface; that must not take the first one's addresses.
-    if other_interface(&tx.state, release.container.as_ref(), release.ifname.as_ref()).is_some() {
+    if other_interface(tx.state, release.container.as_ref(), release.ifname.as_ref()).is_some() {
         tx.why = format!(
             "{} is not an interface of this container's record",
             release.ifname.as_ref().map_or("", |ifname| ifname.as_str())

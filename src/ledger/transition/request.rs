@@ -51,7 +51,7 @@ fn repeat(tx: &mut Tx<'_>, request: &RequestIps, held: &[Arc<IpRecord>]) -> Resu
         return Err(Rejection::NotExactlyOneIp { found: held.len() });
     }
     if let (Some(container), Some(asked)) = (&request.container, &request.ifname)
-        && let Some(has) = other_interface(&tx.state, Some(container), Some(asked))
+        && let Some(has) = other_interface(tx.state, Some(container), Some(asked))
     {
         return Err(Rejection::OtherInterface { container: container.clone(), asked: asked.clone(), has });
     }
