@@ -221,13 +221,9 @@ async fn a_sandbox_that_died_is_replaced_without_waiting_for_its_clean_up() {
     cluster.containerd.ctr(&["tasks", "kill", "--signal", "SIGKILL", &old.id]);
     until("the namespace is gone", async || cluster.veths().await.is_empty()).await;
 
-    let mut config = PodSandboxConfig::default();
-    config.metadata = Some(Metadata {
-        name: "reborn".into(),
-        uid: "uid-of-reborn".into(),
-        namespace: "test".into(),
-        attempt: 1,
-    });
+    let metadata =
+        Metadata { name: "reborn".into(), uid: "uid-of-reborn".into(), namespace: "test".into(), attempt: 1 };
+    let config = PodSandboxConfig { metadata: Some(metadata), ..Default::default() };
     let id = cluster.containerd.cri.run_sandbox(config).await.unwrap();
     let owners: BTreeSet<_> = cluster.assigned().await.into_values().collect();
     assert_eq!(owners, BTreeSet::from([id.clone()]), "what the dead sandbox held is released");
