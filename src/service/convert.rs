@@ -24,7 +24,21 @@ pub(super) fn required<T: FromStr>(field: &str, text: &str) -> Parsed<T>
 where
     T::Err: ToString,
 {
-    text.parse().map_err(|error: T::Err| InvalidField::new(field, error.to_string()))
+    text.parse().map_err(|error: T::Err| {
+        let why = error.to_string();
+        // Not every parser says what it could not parse.
+        let named = text.is_empty() || why.contains(text);
+        InvalidField::new(field, if named { why } else { format!("`{}`: {why}", shown(text)) })
+    })
+}
+
+/// A caller's text as a message can bear it.
+fn shown(text: &str) -> String {
+    let mut shown: String = text.chars().take(128).flat_map(char::escape_debug).collect();
+    if text.chars().nth(128).is_some() {
+        shown.push('…');
+    }
+    shown
 }
 
 /// Parses a field that may be empty.
@@ -72,7 +86,8 @@ pub(super) fn sandbox(field: &str, sandbox: Option<pb::Sandbox>) -> Parsed<Optio
     }
     let path = format!("{field}.netns_path");
     if !netns_path.starts_with('/') || netns_path.contains('\0') || netns_path.len() > 4096 {
-        return Err(InvalidField::new(path, "an absolute path of at most 4096 bytes is expected"));
+        let why = format!("`{}`: an absolute path of at most 4096 bytes is expected", shown(&netns_path));
+        return Err(InvalidField::new(path, why));
     }
     Ok(Some(Sandbox { netns: PathBuf::from(netns_path), device: netns_device, inode: netns_inode }))
 }

@@ -5,7 +5,8 @@ use std::{collections::HashSet, sync::Arc};
 use tonic::{Code, Request, Response, Status};
 
 use super::{
-    Context, convert, status,
+    Context, convert,
+    status::{self, Failure},
     watch::{self, Responses},
 };
 use crate::{
@@ -32,11 +33,16 @@ impl IpamService for Ipam {
         if request.backend_interface_exist {
             // Nothing is taken from the pool for a pod that cannot be wired whole (spec/ipam.md §15 R12).
             let macs = request.backend_interface_mac_addresses.join(", ");
-            return Err(status::failure(
+            let message = format!("BackendNIC allocation failed: Backend Network adapter not found: {macs}");
+            return Err(Failure::new(
                 Code::FailedPrecondition,
                 ReturnCode::FailedToAllocateIpConfig,
-                format!("BackendNIC allocation failed: Backend Network adapter not found: {macs}"),
-            ));
+                message,
+            )
+            .detail("BACKEND_NIC_NOT_FOUND")
+            .put("mac_addresses", macs)
+            .remedy("schedule the pod on a node with this adapter, or ask without backend interfaces")
+            .into());
         }
         let mut desired = Vec::with_capacity(request.desired_ip_addresses.len());
         for (i, text) in request.desired_ip_addresses.iter().enumerate() {

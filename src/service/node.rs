@@ -2,7 +2,10 @@
 
 use tonic::{Code, Request, Response, Status};
 
-use super::{Context, convert, status};
+use super::{
+    Context, convert,
+    status::{self, Failure},
+};
 use crate::{
     ledger::{Command, Health},
     model::ReturnCode,
@@ -78,9 +81,12 @@ impl NodeService for Node {
             };
             probe("0.0.0.0:0", "192.0.2.1:9").or_else(|_| probe("[::]:0", "[2001:db8::1]:9"))
         });
-        let failed = |why: String| {
+        let failed = |why: String| -> Status {
             let why = format!("the host has no address towards its default route: {why}");
-            status::failure(Code::Unavailable, ReturnCode::UnreachableHost, why)
+            Failure::new(Code::Unavailable, ReturnCode::UnreachableHost, why)
+                .detail("NO_DEFAULT_ROUTE")
+                .remedy("give the host a default route; `ip route get 192.0.2.1` must find one")
+                .into()
         };
         let address = found.await.map_err(|error| failed(error.to_string()))?;
         let ip_address = address.map_err(|error| failed(error.to_string()))?.ip().to_string();

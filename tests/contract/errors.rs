@@ -63,7 +63,24 @@ async fn bad_input_names_the_field_and_changes_nothing() {
         assert_eq!(status.code(), Code::InvalidArgument, "{field}: {status}");
         let violations = status.get_details_bad_request().unwrap().field_violations;
         assert_eq!(violations[0].field, field);
+        let metadata = status.get_details_error_info().unwrap().metadata;
+        assert_eq!(metadata["field"], field);
+        assert!(metadata["remedy"].contains(field), "{metadata:?}");
     }
+    // Also where the parser itself does not tell what it read.
+    let route = pb::Route { destination: "10.0.0.0/x".into(), ..Default::default() };
+    let nc = pb::NetworkContainer {
+        id: "5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11".into(),
+        r#type: pb::NetworkContainerType::Docker.into(),
+        routes: vec![route],
+        ..Default::default()
+    };
+    let create = pb::CreateOrUpdateNetworkContainerRequest { network_container: Some(nc) };
+    let status = cns.ncs().await.create_or_update_network_container(create).await.unwrap_err();
+    assert!(
+        status.message().contains("routes[0].destination") && status.message().contains("10.0.0.0/x"),
+        "{status}"
+    );
     // R11: nobody owns the empty key.
     let nobody = pb::RequestIpConfigsRequest { infra_container_id: String::new(), ..base() };
     let status = ipam.request_ip_configs(nobody).await.unwrap_err();
@@ -97,6 +114,35 @@ async fn p3_p6_desired_addresses_are_refused_in_words() {
     let unknown = ipam.request_ip_configs(desire("c2", "10.9.9.9")).await.unwrap_err();
     assert!(unknown.message().contains("not enough desired IPs found in pool"), "{unknown}");
     assert_eq!(unknown.code(), Code::FailedPrecondition);
+}
+
+/// What is not there is named, with what to do.
+#[tokio::test]
+async fn refusals_name_the_value_and_carry_a_remedy() {
+    let cns = Cns::start(&[]).await;
+    let mut told = Vec::new();
+    let id = "5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11";
+    let get = pb::GetNetworkContainerStatusRequest { id: id.into() };
+    told.push((id, cns.ncs().await.get_network_container_status(get).await.unwrap_err()));
+    let by = pb::get_network_container_request::By::OrchestratorContext(pb::PodIdentity {
+        namespace: "prod".into(),
+        name: "web-0".into(),
+    });
+    let get = pb::GetNetworkContainerRequest { by: Some(by) };
+    told.push(("KubernetesCRD", cns.ncs().await.get_network_container(get).await.unwrap_err()));
+    let apipa = pb::CreateHostNcApipaEndpointRequest { network_container_id: id.into() };
+    told.push((id, cns.ncs().await.create_host_nc_apipa_endpoint(apipa).await.unwrap_err()));
+    let get = pb::GetEndpointRequest { container_id: "c9".into() };
+    told.push(("c9", cns.endpoints().await.get_endpoint(get).await.unwrap_err()));
+    cns.ipam().await.request_ip_configs(ask("c1")).await.unwrap();
+    let delete = pb::DeleteEndpointRequest { container_id: "c1".into() };
+    told.push(("10.244.0.2", cns.endpoints().await.delete_endpoint(delete).await.unwrap_err()));
+    for (value, status) in told {
+        let info = status.get_details_error_info().unwrap();
+        assert!(status.message().contains(value), "{status}");
+        assert!(info.metadata.values().any(|known| known == value), "{value}: {info:?}");
+        assert!(!info.metadata["remedy"].is_empty() && !info.metadata["detail"].is_empty(), "{info:?}");
+    }
 }
 
 /// Every rpc whose subsystem comes later is defined, and says by name what is missing.
