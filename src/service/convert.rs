@@ -551,6 +551,19 @@ pub(super) fn pb_nc<'a>(
     }
 }
 
+/// The interface of an NC as the legacy contract has it: named after the NC, with the NC's primary address
+/// (spec/rest-contract.md §6.13).
+pub(super) fn pb_interface(spec: &NcSpec) -> pb::GetInterfaceForContainerResponse {
+    let primary = spec.ip_configuration.subnet.map(|net| net.addr());
+    pb::GetInterfaceForContainerResponse {
+        interface_name: spec.id.to_string(),
+        interface_ip_address: text(primary.as_ref()),
+        cnet_address_space: spec.cnet_address_space.iter().copied().map(pb_subnet).collect(),
+        dns_servers: spec.ip_configuration.dns_servers.clone(),
+        network_container_version: spec.version.clone(),
+    }
+}
+
 pub(super) fn pb_endpoint(endpoint: &Endpoint) -> pb::Endpoint {
     let nets = |nets: &[IpNet]| nets.iter().map(ToString::to_string).collect();
     let interface = |nic: &EndpointInterface| pb::EndpointInterface {

@@ -214,12 +214,12 @@ impl NetworkContainerService for NetworkContainers {
 
     async fn get_interface_for_container(
         &self,
-        _: Request<pb::GetInterfaceForContainerRequest>,
+        request: Request<pb::GetInterfaceForContainerRequest>,
     ) -> Result<Response<pb::GetInterfaceForContainerResponse>, Status> {
-        Err(status::unimplemented(
-            "GetInterfaceForContainer",
-            "this daemon does not map network containers to host interfaces yet",
-        ))
+        let id = nc_id("network_container_id", &request.into_inner().network_container_id)?;
+        let view = self.0.ledger.view();
+        let nc = view.nc(&id).ok_or_else(|| unknown(&id))?;
+        Ok(Response::new(convert::pb_interface(&nc.record.spec)))
     }
 
     async fn attach_container_to_network(
