@@ -12,7 +12,8 @@ use crate::{
         Actor, BootTime, ChangeNote, ContainerId, Endpoint, EndpointInterface, EndpointPolicy, Family,
         IfName, IpConfiguration, IpRecord, IpState, IpStateKind, JournalEntry, MultiTenancyInfo, NcId,
         NcLifecycle, NcRecord, NcRoute, NcSpec, NcType, NetworkInterfaceInfo, NicType, Now, OnRelease,
-        OrchestratorType, Outcome, PodIdentity, ReturnCode, Sandbox, SecondaryIpConfig, Timestamp, parse_ip,
+        OrchestratorType, Outcome, PodIdentity, PodKeyScheme, ReturnCode, Sandbox, SecondaryIpConfig,
+        Timestamp, parse_ip,
     },
     proto::v1 as pb,
 };
@@ -53,6 +54,14 @@ pub(super) fn ip(field: &str, text: &str) -> Parsed<IpAddr> {
     parse_ip(text).map_err(|error| InvalidField::new(field, error))
 }
 
+/// A gateway. The reference takes a CIDR, too (spec/rest-contract.md §6.8); its prefix means nothing.
+fn gateway(field: &str, text: &str) -> Parsed<Option<IpAddr>> {
+    match text.parse::<IpNet>() {
+        Ok(net) => Ok(Some(net.addr())),
+        Err(_) => optional_ip(field, text),
+    }
+}
+
 fn optional_ip(field: &str, text: &str) -> Parsed<Option<IpAddr>> {
     if text.is_empty() { Ok(None) } else { ip(field, text).map(Some) }
 }
@@ -68,6 +77,15 @@ pub(super) fn ifname(field: &str, text: &str) -> Parsed<Option<IfName>> {
 pub(super) fn pod(field: &str, pod: Option<pb::PodIdentity>) -> Parsed<PodIdentity> {
     let pb::PodIdentity { namespace, name } = pod.unwrap_or_default();
     PodIdentity::new(&namespace, &name).map_err(|error| InvalidField::new(field, error))
+}
+
+/// A word that is kept and shown, never interpreted.
+pub(super) fn label(field: &str, text: String) -> Parsed<String> {
+    if text.len() <= 256 && !text.chars().any(char::is_control) {
+        return Ok(text);
+    }
+    let why = format!("`{}`: at most 256 bytes without control characters are expected", shown(&text));
+    Err(InvalidField::new(field, why))
 }
 
 /// A filter by pod; absent or without a name: none.
@@ -111,8 +129,8 @@ fn ip_configuration(field: &str, config: Option<pb::IpConfiguration>) -> Parsed<
         subnet: subnet(&format!("{field}.ip_subnet"), config.ip_subnet)?,
         subnet_v6: subnet(&format!("{field}.ip_subnet_v6"), config.ip_subnet_v6)?,
         dns_servers: config.dns_servers,
-        gateway: optional_ip(&format!("{field}.gateway_ip_address"), &config.gateway_ip_address)?,
-        gateway_v6: optional_ip(&format!("{field}.gateway_ipv6_address"), &config.gateway_ipv6_address)?,
+        gateway: gateway(&format!("{field}.gateway_ip_address"), &config.gateway_ip_address)?,
+        gateway_v6: gateway(&format!("{field}.gateway_ipv6_address"), &config.gateway_ipv6_address)?,
     })
 }
 
@@ -204,6 +222,13 @@ pub(super) fn pb_orchestrator(kind: Option<OrchestratorType>) -> pb::Orchestrato
         Some(OrchestratorType::AzureFirstParty) => pb::OrchestratorType::AzureFirstParty,
         Some(OrchestratorType::KubernetesCrd) => pb::OrchestratorType::KubernetesCrd,
         Some(OrchestratorType::WebApps) => pb::OrchestratorType::WebApps,
+    }
+}
+
+pub(super) fn pb_scheme(scheme: PodKeyScheme) -> pb::PodKeyScheme {
+    match scheme {
+        PodKeyScheme::InterfaceId => pb::PodKeyScheme::InterfaceId,
+        PodKeyScheme::InfraContainerId => pb::PodKeyScheme::InfraContainerId,
     }
 }
 
@@ -467,6 +492,7 @@ pub(super) fn pb_ip_config(record: &IpRecord, cool_down: std::time::Duration, no
             infra_container_id: text(owner.container.as_ref()),
             pod_interface_id: owner.interface_id.clone(),
             ifname: text(owner.ifname.as_ref()),
+            secondary_interfaces_exist: owner.secondary_interfaces,
         }),
         last_state_transition: Some(pb_time(record.since)),
         network_container_version: record.nc_version,

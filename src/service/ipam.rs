@@ -66,7 +66,8 @@ impl IpamService for Ipam {
             witnessed: self.0.sandboxes.witness(sandbox.as_ref()).await,
             sandbox,
             began: convert::began(request.began_boottime_ns),
-            single: false,
+            secondary_interfaces: request.secondary_interfaces_exist,
+            single: request.exactly_one,
         };
         self.0.sandboxes.release_earlier_of(&ask.pod, ask.container.as_ref()).await;
         let mut outcome = self.0.ledger.request_ips(actor.clone(), ask.clone()).await;
@@ -101,7 +102,7 @@ impl IpamService for Ipam {
             ifname: convert::ifname("ifname", &request.ifname)?,
             pod: convert::pod("pod", request.pod)?,
             began: convert::began(request.began_boottime_ns),
-            single: false,
+            single: request.exactly_one,
         };
         let released = self.0.ledger.release_ips(actor, release).await.map_err(status::of_ledger)?;
         let outcome = match released.outcome {

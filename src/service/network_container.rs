@@ -60,6 +60,7 @@ fn entry(nc: &NcView, secondaries: &HashMap<&NcId, Vec<&IpRecord>>) -> pb::Netwo
     pb::NetworkContainerEntry {
         network_container: Some(convert::pb_nc(&nc.record.spec, records)),
         status: Some(convert::pb_nc_status(nc)),
+        programming_pending: false,
     }
 }
 

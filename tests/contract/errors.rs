@@ -220,7 +220,9 @@ async fn every_rpc_is_answered_and_what_is_not_there_yet_says_so_by_name() {
         [
             "AssignIBDevicesToPod",
             "AttachContainerToNetwork",
+            "CreateHNSNetwork",
             "CreateNetwork",
+            "DeleteHNSNetwork",
             "DeleteNetwork",
             "DetachContainerFromNetwork",
             "GetHomeAZ",
@@ -231,7 +233,6 @@ async fn every_rpc_is_answered_and_what_is_not_there_yet_says_so_by_name() {
             "ListSupportedAPIs",
             "PublishNetworkContainer",
             "RequestClaimResourceInfo",
-            "SetEnvironment",
             "SyncHostNCVersions",
             "UnpublishNetworkContainer",
         ]
@@ -256,4 +257,29 @@ async fn what_is_there_answers() {
     };
     let status = node.set_orchestrator(other).await.unwrap_err();
     assert!(status.message().contains("already been registered as"), "O2: {status}");
+}
+
+#[tokio::test]
+async fn the_environment_is_kept() {
+    let mut cns = Cns::start(&[]).await;
+    let info = async |cns: &Cns| {
+        cns.node().await.get_node_info(pb::GetNodeInfoRequest {}).await.unwrap().into_inner()
+    };
+    assert_eq!(info(&cns).await.environment, None);
+    let azure = pb::SetEnvironmentRequest { location: "Azure".into(), network_type: "Underlay".into() };
+    let mut node = cns.node().await;
+    node.set_environment(azure.clone()).await.unwrap();
+    let hostile = pb::SetEnvironmentRequest { location: "x\n".into(), ..azure };
+    let status = node.set_environment(hostile).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    assert!(cns.terminate().await.unwrap().success());
+    cns.launch().await;
+    let expected = pb::Environment { location: "Azure".into(), network_type: "Underlay".into() };
+    assert_eq!(info(&cns).await.environment, Some(expected));
+    // The reference's file has it, too.
+    let out = cns.debug().await.export_legacy_state(pb::ExportLegacyStateRequest {}).await.unwrap();
+    let document: serde_json::Value = serde_json::from_slice(&out.get_ref().azure_cns_json).unwrap();
+    let service = &document["ContainerNetworkService"];
+    assert_eq!((service["Location"].as_str(), service["Initialized"].as_bool()), (Some("Azure"), Some(true)));
+    cns.assert_sound().await;
 }
