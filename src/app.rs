@@ -20,7 +20,7 @@ use crate::{
     ledger::{Health, Ledger, LedgerConfig, LedgerError, WriterThread},
     proto,
     reconcile::{self, Settings},
-    service::{Context, Facts, RPC_LIMIT, layers::GateLayer, peer::Policy},
+    service::{Context, Facts, layers::GateLayer, peer::Policy},
     store::{Store, StoreError, StoreOptions, legacy::LegacyFiles},
     telemetry::{http, metrics::Metrics},
 };
@@ -168,7 +168,7 @@ impl App {
             routes.add_service(reflection().build_v1()?).add_service(reflection().build_v1alpha()?).prepare();
 
         let mut servers = JoinSet::new();
-        let server = || Server::builder().layer(gate.clone()).timeout(RPC_LIMIT);
+        let server = || Server::builder().layer(gate.clone());
         let socket = unix.path().to_owned();
         let (incoming, guard) = unix.incoming(stopping.clone());
         let router = server().add_routes(routes.clone());

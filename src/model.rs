@@ -20,9 +20,9 @@ pub use ids::{ContainerId, IfName, InvalidId, IpConfigId, NODE_SUBNET_NC_ID, NcI
 pub use ip_config::{Assignment, IpRecord, IpState, IpStateKind, OnRelease, Tombstone};
 pub use journal::{Actor, ChangeNote, JournalEntry, Operation, Outcome};
 pub use nc::{
-    EndpointPolicy, HostVersion, IpConfiguration, MultiTenancyInfo, NcLifecycle, NcRecord, NcRoute, NcSpec,
-    NcType, NetworkInterfaceInfo, Orchestrator, OrchestratorType, SecondaryIpConfig, UnknownNcType,
-    UnknownOrchestratorType,
+    EndpointPolicy, Environment, HostVersion, IpConfiguration, MultiTenancyInfo, NcLifecycle, NcRecord,
+    NcRoute, NcSpec, NcType, NetworkInterfaceInfo, Orchestrator, OrchestratorType, SecondaryIpConfig,
+    UnknownNcType, UnknownOrchestratorType,
 };
 pub use nic_type::{NicType, UnknownNicType};
 pub use pod::{InvalidPodIdentity, PodIdentity, PodKey, PodKeyScheme};

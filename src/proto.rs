@@ -8,3 +8,21 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = tonic::include_file_descriptor_set!("cns_
 pub mod v1 {
     tonic::include_proto!("cns.v1");
 }
+
+/// Every rpc of the contract as `package.Service/Method`.
+pub fn methods() -> Vec<String> {
+    // The build made it; there is nothing that could be done about a broken one.
+    let Ok(set) = <prost_types::FileDescriptorSet as prost::Message>::decode(FILE_DESCRIPTOR_SET) else {
+        return Vec::new();
+    };
+    let mut methods = Vec::new();
+    for file in set.file.iter().filter(|file| file.package() == "cns.v1") {
+        for service in &file.service {
+            let name = |rpc: &prost_types::MethodDescriptorProto| {
+                format!("{}.{}/{}", file.package(), service.name(), rpc.name())
+            };
+            methods.extend(service.method.iter().map(name));
+        }
+    }
+    methods
+}

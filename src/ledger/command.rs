@@ -5,8 +5,9 @@ use std::{fmt::Write as _, net::IpAddr, sync::Arc, time::Duration};
 use ipnet::IpNet;
 
 use crate::model::{
-    BootTime, ContainerId, Endpoint, EndpointInterface, Family, IfName, IpConfigId, IpRecord, IpStateKind,
-    NcId, NcRecord, NcSpec, Operation, OrchestratorType, PodIdentity, PodKeyScheme, ReturnCode, Sandbox,
+    BootTime, ContainerId, Endpoint, EndpointInterface, Environment, Family, IfName, IpConfigId, IpRecord,
+    IpStateKind, NcId, NcRecord, NcSpec, Operation, OrchestratorType, PodIdentity, PodKeyScheme, ReturnCode,
+    Sandbox,
 };
 
 /// Settings that transitions depend on. Fixed for the life of the process.
@@ -55,6 +56,8 @@ pub enum Command {
         /// Stored in any case.
         partition_key: String,
     },
+    /// Record location and network type (spec/rest-contract.md §6.1).
+    SetEnvironment(Environment),
     /// Create or update an NC.
     UpsertNc(Box<UpsertNc>),
     /// Delete an NC; unknown is success.
@@ -102,6 +105,7 @@ impl Command {
     pub fn operation(&self) -> Operation {
         match self {
             Self::SetOrchestrator { .. } => Operation::SetOrchestrator,
+            Self::SetEnvironment(_) => Operation::SetEnvironment,
             Self::UpsertNc(_) => Operation::UpsertNc,
             Self::DeleteNc { .. } => Operation::DeleteNc,
             Self::RequestIps(_) => Operation::RequestIpConfigs,
@@ -179,6 +183,8 @@ pub struct RequestIps {
     pub witnessed: bool,
     /// When the plugin began, if said.
     pub began: Option<BootTime>,
+    /// The pod has delegated NICs; recorded with the owner.
+    pub secondary_interfaces: bool,
     /// The legacy singular call: exactly one NC, exactly one address, or nothing.
     pub single: bool,
 }
@@ -236,6 +242,8 @@ pub struct UpdateEndpoint {
 pub struct LegacyState {
     /// Orchestrator, node id.
     pub orchestrator: Option<(OrchestratorType, String)>,
+    /// Location and network type.
+    pub environment: Option<Environment>,
     /// NCs with their host version and data-path flag; secondaries inside the spec.
     pub ncs: Vec<LegacyNc>,
     /// Endpoint records; their infra addresses are assigned to them.

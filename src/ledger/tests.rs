@@ -290,6 +290,7 @@ pub(super) fn ask(container: &str) -> RequestIps {
         sandbox: None,
         witnessed: false,
         began: None,
+        secondary_interfaces: false,
         single: false,
     }
 }

@@ -29,6 +29,14 @@ pub(super) fn execute(
         Command::SetOrchestrator { kind, node_id, partition_key } => {
             set_orchestrator(&mut tx, kind, node_id, partition_key).map(|()| Reply::Done)
         }
+        Command::SetEnvironment(environment) => {
+            let environment = Some(environment);
+            if tx.state.orchestrator.environment != environment {
+                let orchestrator = Orchestrator { environment, ..tx.state.orchestrator.clone() };
+                tx.set_orchestrator(orchestrator);
+            }
+            Ok(Reply::Done)
+        }
         Command::UpsertNc(upsert) => nc::upsert(&mut tx, *upsert).map(Reply::Nc),
         Command::DeleteNc { id } => Ok(nc::delete(&mut tx, &id)),
         Command::RequestIps(request) => request::request(&mut tx, request).map(Reply::Granted),
@@ -85,6 +93,7 @@ fn subject(actor: Actor, command: &Command) -> Subject {
         Command::UpsertNc(upsert) => subject.nc = Some(upsert.spec.id.clone()),
         Command::DeleteNc { id } => subject.nc = Some(id.clone()),
         Command::SetOrchestrator { .. }
+        | Command::SetEnvironment(_)
         | Command::MarkPendingRelease(_)
         | Command::SetHostVersions { .. }
         | Command::ImportLegacy(_)
@@ -105,7 +114,8 @@ fn set_orchestrator(
     if !free {
         return Err(Rejection::NodeAlreadyRegistered { node_id: stored.node_id.clone() });
     }
-    let wanted = Orchestrator { kind: Some(kind), node_id, partition_key };
+    let environment = stored.environment.clone();
+    let wanted = Orchestrator { kind: Some(kind), node_id, partition_key, environment };
     if *stored != wanted {
         tx.set_orchestrator(wanted);
     }

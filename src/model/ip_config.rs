@@ -21,6 +21,9 @@ pub struct Assignment {
     pub pod: PodIdentity,
     /// When the plugin that asked began, if it said so (design §4).
     pub began: Option<BootTime>,
+    /// The request said that the pod has delegated NICs (legacy `SecondaryInterfaceSet`).
+    #[serde(default)]
+    pub secondary_interfaces: bool,
 }
 
 /// The state of an address (spec/ipam.md §2).

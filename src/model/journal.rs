@@ -31,6 +31,8 @@ impl Actor {
 pub enum Operation {
     /// Register orchestrator and node.
     SetOrchestrator,
+    /// Record location and network type.
+    SetEnvironment,
     /// Create or update a network container.
     UpsertNc,
     /// Delete a network container.
@@ -60,6 +62,7 @@ impl Operation {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::SetOrchestrator => "SetOrchestrator",
+            Self::SetEnvironment => "SetEnvironment",
             Self::UpsertNc => "UpsertNc",
             Self::DeleteNc => "DeleteNc",
             Self::RequestIpConfigs => "RequestIPConfigs",

@@ -100,6 +100,18 @@ pub struct Orchestrator {
     pub node_id: String,
     /// The DNC partition that the node belongs to; kept for the process only in the reference.
     pub partition_key: String,
+    /// Absent until it was set.
+    #[serde(default)]
+    pub environment: Option<Environment>,
+}
+
+/// Where the node lives, in the legacy contract's words; interpreted by nobody here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Environment {
+    /// E.g. `Azure`.
+    pub location: String,
+    /// `Underlay` or `Overlay`.
+    pub network_type: String,
 }
 
 /// Addresses, gateway and resolvers of one network (spec/rest-contract.md §5).

@@ -12,7 +12,8 @@ use crate::{
         Actor, BootTime, ChangeNote, ContainerId, Endpoint, EndpointInterface, EndpointPolicy, Family,
         IfName, IpConfiguration, IpRecord, IpState, IpStateKind, JournalEntry, MultiTenancyInfo, NcId,
         NcLifecycle, NcRecord, NcRoute, NcSpec, NcType, NetworkInterfaceInfo, NicType, Now, OnRelease,
-        OrchestratorType, Outcome, PodIdentity, ReturnCode, Sandbox, SecondaryIpConfig, Timestamp, parse_ip,
+        OrchestratorType, Outcome, PodIdentity, PodKeyScheme, ReturnCode, Sandbox, SecondaryIpConfig,
+        Timestamp, parse_ip,
     },
     proto::v1 as pb,
 };
@@ -24,7 +25,21 @@ pub(super) fn required<T: FromStr>(field: &str, text: &str) -> Parsed<T>
 where
     T::Err: ToString,
 {
-    text.parse().map_err(|error: T::Err| InvalidField::new(field, error.to_string()))
+    text.parse().map_err(|error: T::Err| {
+        let why = error.to_string();
+        // Not every parser says what it could not parse.
+        let named = text.is_empty() || why.contains(text);
+        InvalidField::new(field, if named { why } else { format!("`{}`: {why}", shown(text)) })
+    })
+}
+
+/// A caller's text as a message can bear it.
+fn shown(text: &str) -> String {
+    let mut shown: String = text.chars().take(128).flat_map(char::escape_debug).collect();
+    if text.chars().nth(128).is_some() {
+        shown.push('…');
+    }
+    shown
 }
 
 /// Parses a field that may be empty.
@@ -37,6 +52,14 @@ where
 
 pub(super) fn ip(field: &str, text: &str) -> Parsed<IpAddr> {
     parse_ip(text).map_err(|error| InvalidField::new(field, error))
+}
+
+/// A gateway. The reference takes a CIDR, too (spec/rest-contract.md §6.8); its prefix means nothing.
+fn gateway(field: &str, text: &str) -> Parsed<Option<IpAddr>> {
+    match text.parse::<IpNet>() {
+        Ok(net) => Ok(Some(net.addr())),
+        Err(_) => optional_ip(field, text),
+    }
 }
 
 fn optional_ip(field: &str, text: &str) -> Parsed<Option<IpAddr>> {
@@ -56,6 +79,15 @@ pub(super) fn pod(field: &str, pod: Option<pb::PodIdentity>) -> Parsed<PodIdenti
     PodIdentity::new(&namespace, &name).map_err(|error| InvalidField::new(field, error))
 }
 
+/// A word that is kept and shown, never interpreted.
+pub(super) fn label(field: &str, text: String) -> Parsed<String> {
+    if text.len() <= 256 && !text.chars().any(char::is_control) {
+        return Ok(text);
+    }
+    let why = format!("`{}`: at most 256 bytes without control characters are expected", shown(&text));
+    Err(InvalidField::new(field, why))
+}
+
 /// A filter by pod; absent or without a name: none.
 pub(super) fn pod_filter(field: &str, given: Option<pb::PodIdentity>) -> Parsed<Option<PodIdentity>> {
     Ok(Some(pod(field, given)?).filter(PodIdentity::is_known))
@@ -72,7 +104,8 @@ pub(super) fn sandbox(field: &str, sandbox: Option<pb::Sandbox>) -> Parsed<Optio
     }
     let path = format!("{field}.netns_path");
     if !netns_path.starts_with('/') || netns_path.contains('\0') || netns_path.len() > 4096 {
-        return Err(InvalidField::new(path, "an absolute path of at most 4096 bytes is expected"));
+        let why = format!("`{}`: an absolute path of at most 4096 bytes is expected", shown(&netns_path));
+        return Err(InvalidField::new(path, why));
     }
     Ok(Some(Sandbox { netns: PathBuf::from(netns_path), device: netns_device, inode: netns_inode }))
 }
@@ -96,8 +129,8 @@ fn ip_configuration(field: &str, config: Option<pb::IpConfiguration>) -> Parsed<
         subnet: subnet(&format!("{field}.ip_subnet"), config.ip_subnet)?,
         subnet_v6: subnet(&format!("{field}.ip_subnet_v6"), config.ip_subnet_v6)?,
         dns_servers: config.dns_servers,
-        gateway: optional_ip(&format!("{field}.gateway_ip_address"), &config.gateway_ip_address)?,
-        gateway_v6: optional_ip(&format!("{field}.gateway_ipv6_address"), &config.gateway_ipv6_address)?,
+        gateway: gateway(&format!("{field}.gateway_ip_address"), &config.gateway_ip_address)?,
+        gateway_v6: gateway(&format!("{field}.gateway_ipv6_address"), &config.gateway_ipv6_address)?,
     })
 }
 
@@ -189,6 +222,13 @@ pub(super) fn pb_orchestrator(kind: Option<OrchestratorType>) -> pb::Orchestrato
         Some(OrchestratorType::AzureFirstParty) => pb::OrchestratorType::AzureFirstParty,
         Some(OrchestratorType::KubernetesCrd) => pb::OrchestratorType::KubernetesCrd,
         Some(OrchestratorType::WebApps) => pb::OrchestratorType::WebApps,
+    }
+}
+
+pub(super) fn pb_scheme(scheme: PodKeyScheme) -> pb::PodKeyScheme {
+    match scheme {
+        PodKeyScheme::InterfaceId => pb::PodKeyScheme::InterfaceId,
+        PodKeyScheme::InfraContainerId => pb::PodKeyScheme::InfraContainerId,
     }
 }
 
@@ -452,6 +492,7 @@ pub(super) fn pb_ip_config(record: &IpRecord, cool_down: std::time::Duration, no
             infra_container_id: text(owner.container.as_ref()),
             pod_interface_id: owner.interface_id.clone(),
             ifname: text(owner.ifname.as_ref()),
+            secondary_interfaces_exist: owner.secondary_interfaces,
         }),
         last_state_transition: Some(pb_time(record.since)),
         network_container_version: record.nc_version,
@@ -533,6 +574,19 @@ pub(super) fn pb_nc<'a>(
             nic_type: pb_nic_type(nic.nic_type).into(),
             mac_address: text(nic.mac.as_ref()),
         }),
+    }
+}
+
+/// The interface of an NC as the legacy contract has it: named after the NC, with the NC's primary address
+/// (spec/rest-contract.md §6.13).
+pub(super) fn pb_interface(spec: &NcSpec) -> pb::GetInterfaceForContainerResponse {
+    let primary = spec.ip_configuration.subnet.map(|net| net.addr());
+    pb::GetInterfaceForContainerResponse {
+        interface_name: spec.id.to_string(),
+        interface_ip_address: text(primary.as_ref()),
+        cnet_address_space: spec.cnet_address_space.iter().copied().map(pb_subnet).collect(),
+        dns_servers: spec.ip_configuration.dns_servers.clone(),
+        network_container_version: spec.version.clone(),
     }
 }
 

@@ -42,6 +42,7 @@ impl Debug {
         let entry = |nc: &crate::ledger::NcView| pb::NetworkContainerEntry {
             network_container: Some(convert::pb_nc(&nc.record.spec, std::iter::empty())),
             status: Some(convert::pb_nc_status(nc)),
+            programming_pending: false,
         };
         let addresses = view.ips_from(None).filter(|_| !without_ip_configs);
         pb::GetStateResponse {

@@ -5,7 +5,8 @@ use std::{collections::HashSet, sync::Arc};
 use tonic::{Code, Request, Response, Status};
 
 use super::{
-    Context, convert, status,
+    Context, convert,
+    status::{self, Failure},
     watch::{self, Responses},
 };
 use crate::{
@@ -32,11 +33,16 @@ impl IpamService for Ipam {
         if request.backend_interface_exist {
             // Nothing is taken from the pool for a pod that cannot be wired whole (spec/ipam.md §15 R12).
             let macs = request.backend_interface_mac_addresses.join(", ");
-            return Err(status::failure(
+            let message = format!("BackendNIC allocation failed: Backend Network adapter not found: {macs}");
+            return Err(Failure::new(
                 Code::FailedPrecondition,
                 ReturnCode::FailedToAllocateIpConfig,
-                format!("BackendNIC allocation failed: Backend Network adapter not found: {macs}"),
-            ));
+                message,
+            )
+            .detail("BACKEND_NIC_NOT_FOUND")
+            .put("mac_addresses", macs)
+            .remedy("schedule the pod on a node with this adapter, or ask without backend interfaces")
+            .into());
         }
         let mut desired = Vec::with_capacity(request.desired_ip_addresses.len());
         for (i, text) in request.desired_ip_addresses.iter().enumerate() {
@@ -60,7 +66,8 @@ impl IpamService for Ipam {
             witnessed: self.0.sandboxes.witness(sandbox.as_ref()).await,
             sandbox,
             began: convert::began(request.began_boottime_ns),
-            single: false,
+            secondary_interfaces: request.secondary_interfaces_exist,
+            single: request.exactly_one,
         };
         self.0.sandboxes.release_earlier_of(&ask.pod, ask.container.as_ref()).await;
         let mut outcome = self.0.ledger.request_ips(actor.clone(), ask.clone()).await;
@@ -95,7 +102,7 @@ impl IpamService for Ipam {
             ifname: convert::ifname("ifname", &request.ifname)?,
             pod: convert::pod("pod", request.pod)?,
             began: convert::began(request.began_boottime_ns),
-            single: false,
+            single: request.exactly_one,
         };
         let released = self.0.ledger.release_ips(actor, release).await.map_err(status::of_ledger)?;
         let outcome = match released.outcome {

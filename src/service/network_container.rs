@@ -4,10 +4,13 @@ use std::collections::HashMap;
 
 use tonic::{Code, Request, Response, Status};
 
-use super::{Context, convert, status};
+use super::{
+    Context, convert,
+    status::{self, Failure},
+};
 use crate::{
     ledger::{MissingAssigned, NcOrigin, NcView, UpsertNc, UpsertedNc, View},
-    model::{Actor, IpRecord, NcId, NcSpec, ReturnCode},
+    model::{Actor, IpRecord, NcId, NcSpec, PodIdentity, ReturnCode},
     proto::v1::{self as pb, network_container_service_server::NetworkContainerService},
 };
 
@@ -33,12 +36,23 @@ impl NetworkContainers {
     }
 }
 
-fn unknown(what: &str) -> Status {
-    status::failure(
-        Code::NotFound,
-        ReturnCode::UnknownContainerId,
-        format!("network container {what} is not known"),
-    )
+fn unknown(id: &NcId) -> Status {
+    let message = format!("network container {id} is not known");
+    Failure::new(Code::NotFound, ReturnCode::UnknownContainerId, message)
+        .detail("NETWORK_CONTAINER_NOT_FOUND")
+        .put("network_container_id", id)
+        .remedy("see `cnsctl nc list` for those that are; create it first")
+        .into()
+}
+
+fn unknown_of(pod: &PodIdentity) -> Status {
+    // The reference's words; ours name the pod so that two never read alike.
+    let message = format!("Failed to find networkContainerID for orchestratorContext {pod}");
+    Failure::new(Code::NotFound, ReturnCode::UnknownContainerId, message)
+        .detail("NETWORK_CONTAINER_NOT_FOUND")
+        .put("pod", pod)
+        .remedy("wait for the control plane to create the pod's network container, or check the pod's names")
+        .into()
 }
 
 fn entry(nc: &NcView, secondaries: &HashMap<&NcId, Vec<&IpRecord>>) -> pb::NetworkContainerEntry {
@@ -46,6 +60,7 @@ fn entry(nc: &NcView, secondaries: &HashMap<&NcId, Vec<&IpRecord>>) -> pb::Netwo
     pb::NetworkContainerEntry {
         network_container: Some(convert::pb_nc(&nc.record.spec, records)),
         status: Some(convert::pb_nc_status(nc)),
+        programming_pending: false,
     }
 }
 
@@ -114,26 +129,34 @@ impl NetworkContainerService for NetworkContainers {
                 );
             }
             Some(By::Id(id)) => {
-                let nc = view.nc(&nc_id("id", &id)?).ok_or_else(|| unknown(&id))?;
+                let id = nc_id("id", &id)?;
+                let nc = view.nc(&id).ok_or_else(|| unknown(&id))?;
                 vec![entry(nc, &secondaries(&view))]
             }
             Some(By::OrchestratorContext(pod)) => {
                 let pod = convert::pod("orchestrator_context", Some(pod))?;
                 let kind = view.orchestrator().kind;
                 if !kind.is_some_and(is_indexed_by_pod) {
-                    return Err(status::failure(
+                    let given = kind.map_or("", |kind| kind.as_str());
+                    let message = format!("Invalid orchestrator type {given}");
+                    return Err(Failure::new(
                         Code::FailedPrecondition,
                         ReturnCode::UnsupportedOrchestratorType,
-                        format!("Invalid orchestrator type {}", kind.map_or("", |kind| kind.as_str())),
-                    ));
+                        message,
+                    )
+                    .detail("UNSUPPORTED_ORCHESTRATOR")
+                    .put("orchestrator_type", given)
+                    .remedy("ask by id: with this orchestrator network containers do not belong to pods")
+                    .into());
                 }
                 let none = HashMap::new();
-                view.ncs_of_pod(&pod).map(|nc| entry(nc, &none)).collect()
+                let entries: Vec<_> = view.ncs_of_pod(&pod).map(|nc| entry(nc, &none)).collect();
+                if entries.is_empty() {
+                    return Err(unknown_of(&pod));
+                }
+                entries
             }
         };
-        if entries.is_empty() {
-            return Err(unknown("of this orchestrator context"));
-        }
         Ok(Response::new(pb::GetNetworkContainerResponse { entries }))
     }
 
@@ -166,7 +189,7 @@ impl NetworkContainerService for NetworkContainers {
         request: Request<pb::GetNetworkContainerStatusRequest>,
     ) -> Result<Response<pb::GetNetworkContainerStatusResponse>, Status> {
         let id = nc_id("id", &request.into_inner().id)?;
-        let status = self.status_of(&id).ok_or_else(|| unknown(id.as_str()))?;
+        let status = self.status_of(&id).ok_or_else(|| unknown(&id))?;
         Ok(Response::new(pb::GetNetworkContainerStatusResponse { status: Some(status) }))
     }
 
@@ -192,12 +215,12 @@ impl NetworkContainerService for NetworkContainers {
 
     async fn get_interface_for_container(
         &self,
-        _: Request<pb::GetInterfaceForContainerRequest>,
+        request: Request<pb::GetInterfaceForContainerRequest>,
     ) -> Result<Response<pb::GetInterfaceForContainerResponse>, Status> {
-        Err(status::unimplemented(
-            "GetInterfaceForContainer",
-            "this daemon does not map network containers to host interfaces yet",
-        ))
+        let id = nc_id("network_container_id", &request.into_inner().network_container_id)?;
+        let view = self.0.ledger.view();
+        let nc = view.nc(&id).ok_or_else(|| unknown(&id))?;
+        Ok(Response::new(convert::pb_interface(&nc.record.spec)))
     }
 
     async fn attach_container_to_network(
@@ -242,15 +265,17 @@ impl NetworkContainers {
     fn check_apipa(&self, id: &str) -> Result<(), Status> {
         let id = nc_id("network_container_id", id)?;
         let view = self.0.ledger.view();
-        let nc = view.nc(&id).ok_or_else(|| unknown(id.as_str()))?;
+        let nc = view.nc(&id).ok_or_else(|| unknown(&id))?;
         if nc.record.spec.allow_host_to_nc || nc.record.spec.allow_nc_to_host {
             return Ok(());
         }
-        Err(status::failure(
-            Code::FailedPrecondition,
-            ReturnCode::InvalidRequest,
-            format!("network container {id} allows traffic in neither direction between host and container"),
-        ))
+        let message =
+            format!("network container {id} allows traffic in neither direction between host and container");
+        Err(Failure::new(Code::FailedPrecondition, ReturnCode::InvalidRequest, message)
+            .detail("HOST_TRAFFIC_NOT_ALLOWED")
+            .put("network_container_id", id)
+            .remedy("create the network container with allow_host_to_nc_communication or its reverse")
+            .into())
     }
 }
 

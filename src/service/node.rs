@@ -2,10 +2,13 @@
 
 use tonic::{Code, Request, Response, Status};
 
-use super::{Context, convert, status};
+use super::{
+    Context, convert,
+    status::{self, Failure},
+};
 use crate::{
     ledger::{Command, Health},
-    model::ReturnCode,
+    model::{Environment, ReturnCode},
     proto::v1::{self as pb, node_service_server::NodeService},
 };
 
@@ -39,6 +42,12 @@ impl Context {
             sequence: view.seq(),
             state_directory: self.facts.state_directory.to_string_lossy().into_owned(),
             uptime_seconds: self.facts.started.elapsed().as_secs(),
+            pod_key_scheme: convert::pb_scheme(self.ledger.config().scheme).into(),
+            dnc_partition_key: view.orchestrator().partition_key.clone(),
+            environment: view.orchestrator().environment.as_ref().map(|environment| pb::Environment {
+                location: environment.location.clone(),
+                network_type: environment.network_type.clone(),
+            }),
         }
     }
 }
@@ -78,9 +87,12 @@ impl NodeService for Node {
             };
             probe("0.0.0.0:0", "192.0.2.1:9").or_else(|_| probe("[::]:0", "[2001:db8::1]:9"))
         });
-        let failed = |why: String| {
+        let failed = |why: String| -> Status {
             let why = format!("the host has no address towards its default route: {why}");
-            status::failure(Code::Unavailable, ReturnCode::UnreachableHost, why)
+            Failure::new(Code::Unavailable, ReturnCode::UnreachableHost, why)
+                .detail("NO_DEFAULT_ROUTE")
+                .remedy("give the host a default route; `ip route get 192.0.2.1` must find one")
+                .into()
         };
         let address = found.await.map_err(|error| failed(error.to_string()))?;
         let ip_address = address.map_err(|error| failed(error.to_string()))?.ip().to_string();
@@ -114,9 +126,31 @@ impl NodeService for Node {
 
     async fn set_environment(
         &self,
-        _: Request<pb::SetEnvironmentRequest>,
+        request: Request<pb::SetEnvironmentRequest>,
     ) -> Result<Response<pb::SetEnvironmentResponse>, Status> {
-        Err(status::unimplemented("SetEnvironment", "docker networks are not part of this daemon yet"))
+        let actor = Context::actor(&request);
+        let pb::SetEnvironmentRequest { location, network_type } = request.into_inner();
+        let environment = Environment {
+            location: convert::label("location", location)?,
+            network_type: convert::label("network_type", network_type)?,
+        };
+        let command = Command::SetEnvironment(environment);
+        self.0.ledger.submit(actor, command).await.map_err(status::of_ledger)?;
+        Ok(Response::new(pb::SetEnvironmentResponse {}))
+    }
+
+    async fn create_hns_network(
+        &self,
+        _: Request<pb::CreateHnsNetworkRequest>,
+    ) -> Result<Response<pb::CreateHnsNetworkResponse>, Status> {
+        Err(status::unimplemented("CreateHNSNetwork", "the host network service is a part of Windows"))
+    }
+
+    async fn delete_hns_network(
+        &self,
+        _: Request<pb::DeleteHnsNetworkRequest>,
+    ) -> Result<Response<pb::DeleteHnsNetworkResponse>, Status> {
+        Err(status::unimplemented("DeleteHNSNetwork", "the host network service is a part of Windows"))
     }
 
     async fn create_network(

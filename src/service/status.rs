@@ -367,14 +367,17 @@ impl InvalidField {
 impl From<InvalidField> for Status {
     fn from(invalid: InvalidField) -> Self {
         let message = invalid.to_string();
-        let number = invalid.return_code.number().to_string();
-        let mut details = ErrorDetails::with_error_info(
-            upper_snake(invalid.return_code.name()),
-            ERROR_DOMAIN,
-            HashMap::from([("return_code".to_owned(), number)]),
-        );
-        let violation = FieldViolation::new(invalid.field, invalid.why);
-        details.set_bad_request(BadRequest::new(vec![violation]).field_violations);
+        let InvalidField { field, why, return_code } = invalid;
+        let metadata = [
+            ("return_code", return_code.number().to_string()),
+            ("detail", "INVALID_FIELD".into()),
+            ("field", field.clone()),
+            ("remedy", format!("correct `{field}` and ask again; the call changed nothing")),
+        ];
+        let metadata: HashMap<_, _> = metadata.map(|(key, value)| (key.to_owned(), value)).into();
+        let mut details =
+            ErrorDetails::with_error_info(upper_snake(return_code.name()), ERROR_DOMAIN, metadata);
+        details.set_bad_request(BadRequest::new(vec![FieldViolation::new(field, why)]).field_violations);
         Self::with_error_details(Code::InvalidArgument, message, details)
     }
 }
@@ -430,6 +433,70 @@ mod tests {
         let status = of_rejection(&Rejection::NoPodKey { scheme: PodKeyScheme::InfraContainerId });
         assert_eq!(status.get_details_error_info().unwrap().metadata["return_code"], "34");
         assert!(status.get_details_retry_info().is_none(), "a retry cannot cure it");
+    }
+
+    /// One of each.
+    fn rejections() -> Vec<Rejection> {
+        let nc = || "5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11".parse::<crate::model::NcId>().unwrap();
+        let container = || "c1".parse::<crate::model::ContainerId>().unwrap();
+        let address = || "10.240.0.17".parse::<std::net::IpAddr>().unwrap();
+        vec![
+            Rejection::NoNcs,
+            Rejection::Exhausted { family: Family::V4, ncs: vec![] },
+            Rejection::NoAddresses { ncs: vec![nc()] },
+            Rejection::DesiredTaken { address: address(), owner: "c1".into() },
+            Rejection::DesiredUnavailable {
+                address: address(),
+                state: crate::model::IpStateKind::PendingRelease,
+            },
+            Rejection::DesiredUnknown { addresses: vec![address()] },
+            Rejection::NoPodKey { scheme: PodKeyScheme::InterfaceId },
+            Rejection::Tombstoned { container: container(), late_by: Duration::from_millis(7) },
+            Rejection::RecentlyDeleted { container: container(), retry_after: Duration::from_secs(3) },
+            Rejection::NotExactlyOneNc { found: 2 },
+            Rejection::NotExactlyOneIp { found: 2 },
+            Rejection::UnsupportedOrchestrator { given: None },
+            Rejection::MissingContext { nc_type: "Docker".into() },
+            Rejection::InvalidPrimary { nc: nc(), why: "x" },
+            Rejection::PrimaryChanged { nc: nc(), from: "10.0.0.0/24".into(), to: "10.1.0.0/24".into() },
+            Rejection::AssignedMissing { nc: nc(), addresses: vec![address()] },
+            Rejection::InvalidSecondary {
+                nc: nc(),
+                id: "a1".parse().unwrap(),
+                address: address(),
+                why: "x".into(),
+            },
+            Rejection::NodeAlreadyRegistered { node_id: "node-1".into() },
+            Rejection::NotEnoughToRelease { wanted: 3, possible: 1 },
+            Rejection::EndpointNotFound { container: container() },
+            Rejection::InvalidEndpoint { container: container(), why: "x".into() },
+            Rejection::AddressNotHeld {
+                container: container(),
+                address: "10.240.0.17/24".parse().unwrap(),
+                owner: Some("c2".into()),
+            },
+            Rejection::EndpointHoldsAddresses { container: container(), addresses: vec![address()] },
+            Rejection::EndpointsNotManaged,
+        ]
+    }
+
+    /// A refusal that leaves its caller at a loss is half a refusal.
+    #[test]
+    fn every_refusal_carries_a_remedy_and_the_values_it_is_about() {
+        for rejection in rejections() {
+            let status = of_rejection(&rejection);
+            let metadata = status.get_details_error_info().unwrap().metadata;
+            assert_eq!(metadata["detail"], rejection.reason());
+            assert!(metadata["remedy"].len() > 10, "{rejection}");
+            let bare = matches!(rejection, Rejection::NoNcs | Rejection::EndpointsNotManaged);
+            assert!(bare || metadata.len() > 3, "{rejection}: {metadata:?}");
+        }
+        let status = of_rejection(&Rejection::DesiredTaken {
+            address: "10.240.0.17".parse().unwrap(),
+            owner: "c1".into(),
+        });
+        let metadata = status.get_details_error_info().unwrap().metadata;
+        assert_eq!((metadata["address"].as_str(), metadata["owner"].as_str()), ("10.240.0.17", "c1"));
     }
 
     #[test]

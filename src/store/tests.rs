@@ -89,6 +89,10 @@ fn everything() -> Vec<Change> {
         kind: Some(OrchestratorType::KubernetesCrd),
         node_id: "node-1".into(),
         partition_key: "p".into(),
+        environment: Some(crate::model::Environment {
+            location: "Azure".into(),
+            network_type: "Underlay".into(),
+        }),
     };
     vec![
         Change::SetOrchestrator(orchestrator),

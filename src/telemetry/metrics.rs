@@ -1,6 +1,6 @@
 //! Prometheus metrics: the reference's names, fed as it feeds them (spec/metrics.md), and ours beside them.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
@@ -17,6 +17,7 @@ use tonic::Code;
 use crate::{
     ledger::{BatchReport, LedgerObserver},
     model::{ChangeNote, IpStateKind, Outcome},
+    proto,
     service::layers::RpcObserver,
 };
 
@@ -49,6 +50,8 @@ struct Command {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    /// `package.Service/Method` of every rpc of the contract.
+    known: HashSet<String>,
     by_state: [Family<Customer, Gauge>; 4],
     allocated: Family<Customer, Gauge>,
     transitions: Family<Transition, Histogram>,
@@ -141,6 +144,7 @@ impl Metrics {
         );
         let metrics = Self {
             registry,
+            known: proto::methods().into_iter().collect(),
             by_state,
             allocated,
             transitions,
@@ -223,9 +227,10 @@ impl LedgerObserver for Metrics {
 
 impl RpcObserver for Metrics {
     fn observe(&self, method: &str, code: Code, elapsed: Duration) {
-        // A caller can invent paths; only ours become labels.
-        let known = method.starts_with("cns.v1.") || method.starts_with("grpc.");
-        let method = if known && code != Code::Unimplemented { method } else { "other" };
+        // A caller can invent paths; only ours become labels. An answer to anything else of gRPC's own is proof enough.
+        let known = self.known.contains(method)
+            || (method.starts_with("grpc.") && !matches!(code, Code::Unimplemented | Code::Cancelled));
+        let method = if known { method } else { "other" };
         let rpc = Rpc { method: method.to_owned(), code: code_name(code) };
         self.rpcs.get_or_create(&rpc).observe(elapsed.as_secs_f64());
     }

@@ -1,9 +1,11 @@
 //! Failures: what failed, with which value, what to do; and every rpc that is not there says so by name.
 
-use cns::proto::v1::{
-    device_service_client::DeviceServiceClient, nm_agent_service_client::NmAgentServiceClient,
+use prost::Message as _;
+use tonic::{Code, transport::Channel};
+use tonic_reflection::pb::v1::{
+    ServerReflectionRequest, server_reflection_client::ServerReflectionClient, server_reflection_request,
+    server_reflection_response::MessageResponse,
 };
-use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
 use super::{ask, cns_under_test::Cns, pb};
@@ -63,7 +65,24 @@ async fn bad_input_names_the_field_and_changes_nothing() {
         assert_eq!(status.code(), Code::InvalidArgument, "{field}: {status}");
         let violations = status.get_details_bad_request().unwrap().field_violations;
         assert_eq!(violations[0].field, field);
+        let metadata = status.get_details_error_info().unwrap().metadata;
+        assert_eq!(metadata["field"], field);
+        assert!(metadata["remedy"].contains(field), "{metadata:?}");
     }
+    // Also where the parser itself does not tell what it read.
+    let route = pb::Route { destination: "10.0.0.0/x".into(), ..Default::default() };
+    let nc = pb::NetworkContainer {
+        id: "5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11".into(),
+        r#type: pb::NetworkContainerType::Docker.into(),
+        routes: vec![route],
+        ..Default::default()
+    };
+    let create = pb::CreateOrUpdateNetworkContainerRequest { network_container: Some(nc) };
+    let status = cns.ncs().await.create_or_update_network_container(create).await.unwrap_err();
+    assert!(
+        status.message().contains("routes[0].destination") && status.message().contains("10.0.0.0/x"),
+        "{status}"
+    );
     // R11: nobody owns the empty key.
     let nobody = pb::RequestIpConfigsRequest { infra_container_id: String::new(), ..base() };
     let status = ipam.request_ip_configs(nobody).await.unwrap_err();
@@ -99,56 +118,125 @@ async fn p3_p6_desired_addresses_are_refused_in_words() {
     assert_eq!(unknown.code(), Code::FailedPrecondition);
 }
 
-/// Every rpc whose subsystem comes later is defined, and says by name what is missing.
+/// What is not there is named, with what to do.
 #[tokio::test]
-async fn what_is_not_there_yet_says_so_by_name() {
+async fn refusals_name_the_value_and_carry_a_remedy() {
+    let cns = Cns::start(&[]).await;
+    let mut told = Vec::new();
+    let id = "5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11";
+    let get = pb::GetNetworkContainerStatusRequest { id: id.into() };
+    told.push((id, cns.ncs().await.get_network_container_status(get).await.unwrap_err()));
+    let by = pb::get_network_container_request::By::OrchestratorContext(pb::PodIdentity {
+        namespace: "prod".into(),
+        name: "web-0".into(),
+    });
+    let get = pb::GetNetworkContainerRequest { by: Some(by) };
+    told.push(("KubernetesCRD", cns.ncs().await.get_network_container(get).await.unwrap_err()));
+    let apipa = pb::CreateHostNcApipaEndpointRequest { network_container_id: id.into() };
+    told.push((id, cns.ncs().await.create_host_nc_apipa_endpoint(apipa).await.unwrap_err()));
+    let get = pb::GetEndpointRequest { container_id: "c9".into() };
+    told.push(("c9", cns.endpoints().await.get_endpoint(get).await.unwrap_err()));
+    cns.ipam().await.request_ip_configs(ask("c1")).await.unwrap();
+    let delete = pb::DeleteEndpointRequest { container_id: "c1".into() };
+    told.push(("10.244.0.2", cns.endpoints().await.delete_endpoint(delete).await.unwrap_err()));
+    for (value, status) in told {
+        let info = status.get_details_error_info().unwrap();
+        assert!(status.message().contains(value), "{status}");
+        assert!(info.metadata.values().any(|known| known == value), "{value}: {info:?}");
+        assert!(!info.metadata["remedy"].is_empty() && !info.metadata["detail"].is_empty(), "{info:?}");
+    }
+}
+
+/// Every rpc of every service that reflection shows, by its path.
+async fn rpcs(channel: &Channel) -> Vec<(String, bool)> {
+    use server_reflection_request::MessageRequest::{FileContainingSymbol, ListServices};
+    let mut client = ServerReflectionClient::new(channel.clone());
+    let mut ask = async |request| {
+        let request = ServerReflectionRequest { host: String::new(), message_request: Some(request) };
+        let mut stream =
+            client.server_reflection_info(tokio_stream::once(request)).await.unwrap().into_inner();
+        stream.message().await.unwrap().unwrap().message_response.unwrap()
+    };
+    let MessageResponse::ListServicesResponse(list) = ask(ListServices(String::new())).await else {
+        panic!()
+    };
+    let mut found = Vec::new();
+    for name in list.service.into_iter().map(|service| service.name).filter(|name| name.starts_with("cns.")) {
+        let MessageResponse::FileDescriptorResponse(files) = ask(FileContainingSymbol(name.clone())).await
+        else {
+            panic!()
+        };
+        for file in files.file_descriptor_proto {
+            let file = prost_types::FileDescriptorProto::decode(&*file).unwrap();
+            let is_it = |service: &&prost_types::ServiceDescriptorProto| {
+                format!("{}.{}", file.package(), service.name()) == name
+            };
+            for rpc in file.service.iter().filter(is_it).flat_map(|service| &service.method) {
+                found.push((format!("/{name}/{}", rpc.name()), rpc.server_streaming()));
+            }
+        }
+    }
+    found
+}
+
+/// Every rpc is answered by us: what it does, why not, or, if its subsystem comes later, what is missing. Never by tonic's
+/// default for a service or method that nobody wrote.
+#[tokio::test]
+async fn every_rpc_is_answered_and_what_is_not_there_yet_says_so_by_name() {
     let cns = Cns::start(&[]).await;
     let channel = cns.channel().await;
-    let mut told: Vec<(&str, Status)> = Vec::new();
-    macro_rules! call {
-        ($client:expr, $($method:ident => $name:literal),* $(,)?) => {
-            $(told.push(($name, $client.$method(tonic::Request::new(Default::default())).await.map(drop).unwrap_err()));)*
+    let rpcs = rpcs(&channel).await;
+    assert!(rpcs.len() > 40, "{}", rpcs.len());
+    let mut missing = Vec::new();
+    for (path, streams) in rpcs {
+        let mut grpc = tonic::client::Grpc::new(channel.clone());
+        grpc.ready().await.unwrap();
+        // Empty in, whatever out: an empty message decodes from anything.
+        let codec = tonic_prost::ProstCodec::<(), ()>::default();
+        let uri = http::uri::PathAndQuery::try_from(&path).unwrap();
+        let request = tonic::Request::new(());
+        let outcome = if streams {
+            grpc.server_streaming(request, uri, codec).await.map(drop)
+        } else {
+            grpc.unary(request, uri, codec).await.map(drop)
         };
+        let Err(status) = outcome else { continue };
+        assert_ne!(status.code(), Code::Internal, "{path}: {status}");
+        let info = status.get_details_error_info().unwrap_or_else(|| panic!("{path}: a bare {status}"));
+        assert_eq!(info.domain, "cns.azure.com", "{path}");
+        if status.code() == Code::Unimplemented {
+            let name = path.rsplit('/').next().unwrap();
+            assert_eq!(info.metadata["rpc"], name);
+            assert!(status.message().starts_with(name), "{path}: {status}");
+            let says = status.message().len() > name.len() + 20;
+            assert!(says, "{name} says what is missing: {status}");
+            missing.push(name.to_owned());
+        }
     }
-    let mut nmagent = NmAgentServiceClient::new(channel.clone());
-    call!(nmagent,
-        list_supported_ap_is => "ListSupportedAPIs",
-        list_network_container_versions => "ListNetworkContainerVersions",
-        sync_host_nc_versions => "SyncHostNCVersions",
-        get_home_az => "GetHomeAZ",
+    missing.sort();
+    // Shrinks as subsystems come.
+    assert_eq!(
+        missing,
+        [
+            "AssignIBDevicesToPod",
+            "AttachContainerToNetwork",
+            "CreateHNSNetwork",
+            "CreateNetwork",
+            "DeleteHNSNetwork",
+            "DeleteNetwork",
+            "DetachContainerFromNetwork",
+            "GetHomeAZ",
+            "GetIBDeviceStatus",
+            "GetVMUniqueID",
+            "ListNICResources",
+            "ListNetworkContainerVersions",
+            "ListSupportedAPIs",
+            "PublishNetworkContainer",
+            "RequestClaimResourceInfo",
+            "SyncHostNCVersions",
+            "UnpublishNetworkContainer",
+        ]
     );
-    let mut devices = DeviceServiceClient::new(channel);
-    call!(devices,
-        assign_ib_devices_to_pod => "AssignIBDevicesToPod",
-        get_ib_device_status => "GetIBDeviceStatus",
-    );
-    let mut ipam = cns.ipam().await;
-    call!(ipam, request_claim_resource_info => "RequestClaimResourceInfo");
-    let mut ncs = cns.ncs().await;
-    call!(ncs,
-        publish_network_container => "PublishNetworkContainer",
-        unpublish_network_container => "UnpublishNetworkContainer",
-        get_interface_for_container => "GetInterfaceForContainer",
-        attach_container_to_network => "AttachContainerToNetwork",
-        detach_container_from_network => "DetachContainerFromNetwork",
-    );
-    let mut node = cns.node().await;
-    call!(node,
-        get_vm_unique_id => "GetVMUniqueID",
-        list_nic_resources => "ListNICResources",
-        set_environment => "SetEnvironment",
-        create_network => "CreateNetwork",
-        delete_network => "DeleteNetwork",
-    );
-    for (name, status) in told {
-        assert_eq!(status.code(), Code::Unimplemented, "{name}");
-        assert!(status.message().starts_with(name), "{name}: {}", status.message());
-        assert!(
-            status.message().len() > name.len() + 20,
-            "{name} says what is missing: {}",
-            status.message()
-        );
-    }
 }
 
 #[tokio::test]
@@ -169,4 +257,29 @@ async fn what_is_there_answers() {
     };
     let status = node.set_orchestrator(other).await.unwrap_err();
     assert!(status.message().contains("already been registered as"), "O2: {status}");
+}
+
+#[tokio::test]
+async fn the_environment_is_kept() {
+    let mut cns = Cns::start(&[]).await;
+    let info = async |cns: &Cns| {
+        cns.node().await.get_node_info(pb::GetNodeInfoRequest {}).await.unwrap().into_inner()
+    };
+    assert_eq!(info(&cns).await.environment, None);
+    let azure = pb::SetEnvironmentRequest { location: "Azure".into(), network_type: "Underlay".into() };
+    let mut node = cns.node().await;
+    node.set_environment(azure.clone()).await.unwrap();
+    let hostile = pb::SetEnvironmentRequest { location: "x\n".into(), ..azure };
+    let status = node.set_environment(hostile).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    assert!(cns.terminate().await.unwrap().success());
+    cns.launch().await;
+    let expected = pb::Environment { location: "Azure".into(), network_type: "Underlay".into() };
+    assert_eq!(info(&cns).await.environment, Some(expected));
+    // The reference's file has it, too.
+    let out = cns.debug().await.export_legacy_state(pb::ExportLegacyStateRequest {}).await.unwrap();
+    let document: serde_json::Value = serde_json::from_slice(&out.get_ref().azure_cns_json).unwrap();
+    let service = &document["ContainerNetworkService"];
+    assert_eq!((service["Location"].as_str(), service["Initialized"].as_bool()), (Some("Azure"), Some(true)));
+    cns.assert_sound().await;
 }

@@ -144,3 +144,54 @@ async fn an_add_that_began_before_its_clean_up_does_not_win() {
     assert_eq!(stale.outcome(), pb::ReleaseOutcome::Stale);
     cns.assert_sound().await;
 }
+
+/// The legacy singular call is a request for exactly one address of exactly one network container.
+#[tokio::test]
+async fn s1_s2_s3_the_singular_call_is_refused_where_one_is_not_what_there_is() {
+    let single = |container: &str| pb::RequestIpConfigsRequest { exactly_one: true, ..ask(container) };
+    let release = |container: &str| pb::ReleaseIpConfigsRequest { exactly_one: true, ..give(container) };
+    let code = |status: &tonic::Status| {
+        tonic_types::StatusExt::get_details_error_info(status).unwrap().metadata["return_code"].clone()
+    };
+    let cns = Cns::start(&["--standalone-cidr", "10.244.0.0/28"]).await;
+    let mut ipam = cns.ipam().await;
+    let granted = ipam.request_ip_configs(single("c1")).await.unwrap().into_inner();
+    assert_eq!(granted.pod_ip_infos.len(), 1, "S1");
+    let released = ipam.release_ip_configs(release("c1")).await.unwrap().into_inner();
+    assert_eq!(released.released_ip_addresses, addresses(&granted));
+
+    let cns = Cns::start(&["--standalone-cidr", "10.1.0.0/28", "--standalone-cidr", "10.2.0.0/28"]).await;
+    let mut ipam = cns.ipam().await;
+    let refused = ipam.request_ip_configs(single("c1")).await.unwrap_err();
+    assert!(
+        refused.message().contains("Expected 1 NC when calling this API but found 2 NCs"),
+        "S2: {refused}"
+    );
+    assert_eq!(code(&refused), "23");
+    assert_eq!(code(&ipam.release_ip_configs(release("c1")).await.unwrap_err()), "23");
+
+    let cns = Cns::start(DUAL).await;
+    let refused = cns.ipam().await.request_ip_configs(single("c1")).await.unwrap_err();
+    assert!(refused.message().contains("Expected 1 and returned 2"), "S3: {refused}");
+    assert_eq!(code(&refused), "99");
+    let info = cns.node().await.get_node_info(pb::GetNodeInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!(info.ip_counts.unwrap().assigned, 0, "S3: nothing stays behind");
+}
+
+/// What debugging tools of the legacy contract read of an owner.
+#[tokio::test]
+async fn an_owner_is_told_with_its_scheme_and_its_secondary_interfaces() {
+    let mut cns = Cns::start(&[]).await;
+    let ask = pb::RequestIpConfigsRequest { secondary_interfaces_exist: true, ..ask("c1") };
+    cns.ipam().await.request_ip_configs(ask).await.unwrap();
+    for _ in 0..2 {
+        let list = pb::ListPodIpConfigsRequest { infra_container_id: "c1".into(), ..Default::default() };
+        let held = cns.ipam().await.list_pod_ip_configs(list).await.unwrap().into_inner().ip_configs;
+        assert!(held[0].owner.as_ref().unwrap().secondary_interfaces_exist);
+        let info = cns.node().await.get_node_info(pb::GetNodeInfoRequest {}).await.unwrap().into_inner();
+        assert_eq!(info.pod_key_scheme(), pb::PodKeyScheme::InfraContainerId);
+        // Also after a restart.
+        assert!(cns.terminate().await.unwrap().success());
+        cns.launch().await;
+    }
+}

@@ -72,6 +72,34 @@ async fn an_nc_is_created_read_back_and_deleted_when_its_pods_are_gone() {
     cns.assert_sound().await;
 }
 
+#[tokio::test]
+async fn the_interface_of_an_nc_is_told_from_what_is_known() {
+    let cns = Cns::start(&[]).await;
+    let mut wanted = nc(&[]);
+    wanted.version = "3".into();
+    wanted.cnet_address_space = vec![pb::IpSubnet { ip_address: "10.7.0.0".into(), prefix_length: 16 }];
+    let config = wanted.ip_configuration.as_mut().unwrap();
+    config.dns_servers = vec!["168.63.129.16".into()];
+    create(&cns, wanted.clone()).await.unwrap();
+    let get = |id: &str| pb::GetInterfaceForContainerRequest { network_container_id: id.into() };
+    let mut ncs = cns.ncs().await;
+    let told = ncs.get_interface_for_container(get(NC)).await.unwrap().into_inner();
+    let expected = pb::GetInterfaceForContainerResponse {
+        interface_name: NC.into(),
+        interface_ip_address: "10.240.0.5".into(),
+        cnet_address_space: wanted.cnet_address_space,
+        dns_servers: vec!["168.63.129.16".into()],
+        network_container_version: "3".into(),
+    };
+    assert_eq!(told, expected);
+    let unknown = "7c1d0000-7b7d-4b38-9b1f-0d0f6a2c9a11";
+    let status = ncs.get_interface_for_container(get(unknown)).await.unwrap_err();
+    assert_eq!(status.code(), Code::NotFound);
+    assert_eq!(status.get_details_error_info().unwrap().metadata["return_code"], "18");
+    let status = ncs.get_interface_for_container(get("")).await.unwrap_err();
+    assert_eq!(status.get_details_error_info().unwrap().metadata["return_code"], "16");
+}
+
 /// What the server fills in where nothing was said.
 trait Normalised {
     fn normalised(self) -> Self;

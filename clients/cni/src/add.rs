@@ -143,9 +143,7 @@ impl Add<'_> {
                 netns_device: netns.device,
             }),
             began_boottime_ns: Some(self.invocation.began.nanos()),
-            secondary_interfaces_exist: false,
-            backend_interface_exist: false,
-            backend_interface_mac_addresses: Vec::new(),
+            ..Default::default()
         };
         let answer = self.invocation.client.request_ip_configs(request).await;
         // An answer that was lost may have been a grant.

@@ -55,6 +55,7 @@ impl Invocation {
             pod_interface_id: interface_id(attachment),
             ifname: attachment.ifname().to_string(),
             began_boottime_ns: Some(self.began.nanos()),
+            ..Default::default()
         };
         self.client.release_ip_configs(request).await.map(drop)
     }

@@ -268,6 +268,7 @@ async fn release(who: &Requester, client: &Client, out: &mut Out) -> Result<(), 
         pod_interface_id: pod_interface_id(who),
         ifname: who.ifname.to_string(),
         began_boottime_ns: Some(boottime_ns()?),
+        ..Default::default()
     };
     let answer = client.release_ip_configs(request).await?;
     let (outcome, words) = match answer.outcome() {
@@ -363,6 +364,7 @@ mod tests {
                 infra_container_id: "c1".into(),
                 pod_interface_id: "c1-eth0".into(),
                 ifname: "eth0".into(),
+                ..Default::default()
             }),
             last_state_transition: Some(prost_types::Timestamp { seconds: 0, nanos: 0 }),
             ..Default::default()

@@ -485,6 +485,7 @@ mod tests {
                 ipv4: Some(pb::IpStateCounts { available: 1, ..Default::default() }),
                 ..Default::default()
             }),
+            ..Default::default()
         }
     }
 

@@ -199,6 +199,7 @@ mod tests {
                 ipv4: Some(pb::IpStateCounts { available, assigned, ..Default::default() }),
                 ..Default::default()
             }),
+            ..Default::default()
         })
     }
 

@@ -100,6 +100,8 @@ rpcs! {
         unary Once set_environment = set_environment(SetEnvironmentRequest) -> SetEnvironmentResponse, "SetEnvironment";
         unary Once create_network = create_network(CreateNetworkRequest) -> CreateNetworkResponse, "CreateNetwork";
         unary Once delete_network = delete_network(DeleteNetworkRequest) -> DeleteNetworkResponse, "DeleteNetwork";
+        unary Once create_hns_network = create_hns_network(CreateHnsNetworkRequest) -> CreateHnsNetworkResponse, "CreateHNSNetwork";
+        unary Once delete_hns_network = delete_hns_network(DeleteHnsNetworkRequest) -> DeleteHnsNetworkResponse, "DeleteHNSNetwork";
     }
     DeviceService: DeviceServiceClient {
         unary Once assign_ib_devices_to_pod = assign_ib_devices_to_pod(AssignIbDevicesToPodRequest) -> AssignIbDevicesToPodResponse, "AssignIBDevicesToPod";

@@ -166,9 +166,11 @@ fn c1_c3_c4_import_takes_what_makes_sense_and_reports_the_rest() {
             record("foreign", "10.250.9.9/24", 3),
         ],
         extra: "{}".into(),
+        environment: Some(Environment { location: "Azure".into(), network_type: "Underlay".into() }),
     };
     let Ok(Reply::Imported(report)) = bench.run(Command::ImportLegacy(Box::new(legacy))) else { panic!() };
     assert_eq!((report.ncs, report.endpoints, report.assigned, report.skipped.len()), (1, 2, 1, 3));
+    assert_eq!(bench.view.orchestrator().environment.as_ref().unwrap().location, "Azure");
     assert_eq!(bench.owner_of("10.240.0.17").as_deref(), Some("newer"));
     assert_eq!(
         bench.state_of("10.240.0.18"),

@@ -17,7 +17,14 @@ pub(super) fn import(tx: &mut Tx<'_>, legacy: LegacyState) -> Imported {
     if let Some((kind, node_id)) = legacy.orchestrator
         && tx.state.orchestrator.kind.is_none()
     {
-        tx.set_orchestrator(Orchestrator { kind: Some(kind), node_id, partition_key: String::new() });
+        let stored = tx.state.orchestrator.clone();
+        tx.set_orchestrator(Orchestrator { kind: Some(kind), node_id, ..stored });
+    }
+    if let Some(environment) = legacy.environment
+        && tx.state.orchestrator.environment.is_none()
+    {
+        let stored = tx.state.orchestrator.clone();
+        tx.set_orchestrator(Orchestrator { environment: Some(environment), ..stored });
     }
     if !legacy.extra.is_empty() {
         tx.set_legacy_extra(legacy.extra);
@@ -119,6 +126,7 @@ fn import_endpoint(tx: &mut Tx<'_>, mut endpoint: Endpoint, report: &mut Importe
                 ifname: ifname.clone(),
                 pod: endpoint.pod.clone(),
                 began: None,
+                secondary_interfaces: false,
             })),
             since: tx.now.wall,
             freed: None,

@@ -181,6 +181,7 @@ fn assign(tx: &mut Tx<'_>, request: &RequestIps, key: &PodKey, record: &Arc<IpRe
             ifname: request.ifname.clone(),
             pod: request.pod.clone(),
             began: request.began,
+            secondary_interfaces: request.secondary_interfaces,
         })),
         since: tx.now.wall,
         freed: None,

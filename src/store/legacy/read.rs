@@ -8,9 +8,9 @@ use super::json::{Node, Read, decode_bytes};
 use crate::{
     ledger::{LegacyNc, LegacyState},
     model::{
-        ContainerId, Endpoint, EndpointInterface, EndpointPolicy, IpConfiguration, MacAddr, MultiTenancyInfo,
-        NcRoute, NcSpec, NcType, NetworkInterfaceInfo, OrchestratorType, PodIdentity, Sandbox,
-        SecondaryIpConfig, Timestamp,
+        ContainerId, Endpoint, EndpointInterface, EndpointPolicy, Environment, IpConfiguration, MacAddr,
+        MultiTenancyInfo, NcRoute, NcSpec, NcType, NetworkInterfaceInfo, OrchestratorType, PodIdentity,
+        Sandbox, SecondaryIpConfig, Timestamp,
     },
     service::LegacyDocuments,
 };
@@ -18,8 +18,15 @@ use crate::{
 /// The key that holds the daemon's part of `azure-cns.json`.
 pub(super) const CNS_KEY: &str = "ContainerNetworkService";
 /// What of it the model holds; the rest is carried along.
-const MODELLED: &[&str] =
-    &["OrchestratorType", "NodeID", "ContainerIDByOrchestratorContext", "ContainerStatus"];
+const MODELLED: &[&str] = &[
+    "Location",
+    "NetworkType",
+    "Initialized",
+    "OrchestratorType",
+    "NodeID",
+    "ContainerIDByOrchestratorContext",
+    "ContainerStatus",
+];
 
 pub(super) fn parse(documents: &LegacyDocuments) -> Read<(LegacyState, Vec<String>)> {
     let mut state = LegacyState::default();
@@ -80,6 +87,11 @@ fn read_cns(
     }
     extra.insert("cns".into(), Value::Object(inner));
     extra.insert("top".into(), Value::Object(others));
+    let environment =
+        Environment { location: cns.get("Location").text()?, network_type: cns.get("NetworkType").text()? };
+    if cns.get("Initialized").flag()? || environment != Environment::default() {
+        state.environment = Some(environment);
+    }
     match cns.get("OrchestratorType").parsed::<OrchestratorType>() {
         Ok(Some(kind)) => state.orchestrator = Some((kind, cns.get("NodeID").text()?)),
         Ok(None) => {}

@@ -203,15 +203,15 @@ struct Status<'a> {
 #[derive(Serialize)]
 struct Service<'a> {
     #[serde(rename = "Location")]
-    location: Value,
+    location: &'a str,
     #[serde(rename = "NetworkType")]
-    network_type: Value,
+    network_type: &'a str,
     #[serde(rename = "OrchestratorType")]
     orchestrator: &'static str,
     #[serde(rename = "NodeID")]
     node_id: &'a str,
     #[serde(rename = "Initialized")]
-    initialized: Value,
+    initialized: bool,
     #[serde(rename = "ContainerIDByOrchestratorContext")]
     contexts: Option<BTreeMap<String, String>>,
     #[serde(rename = "ContainerStatus")]
@@ -230,9 +230,8 @@ fn cns(view: &View, extra: &Map<String, Value>) -> Result<BTreeMap<String, Value
     let mut inner = extra.get("cns").and_then(Value::as_object).cloned().unwrap_or_default();
     let mut carried = |name: &str, zero: Value| inner.remove(name).unwrap_or(zero);
     let networks = carried("Networks", Value::Object(Map::new()));
-    let (location, network_type) = (carried("Location", "".into()), carried("NetworkType", "".into()));
-    let (initialized, pnp_ids) =
-        (carried("Initialized", false.into()), carried("PnpIDByMacAddress", Value::Null));
+    let pnp_ids = carried("PnpIDByMacAddress", Value::Null);
+    let environment = view.orchestrator().environment.as_ref();
     carried("TimeStamp", Value::Null);
     let kind = view.orchestrator().kind;
     let mut ncs = BTreeMap::new();
@@ -240,11 +239,11 @@ fn cns(view: &View, extra: &Map<String, Value>) -> Result<BTreeMap<String, Value
         ncs.insert(nc.record.id().to_string(), status(view, &nc.record)?);
     }
     let service = Service {
-        location,
-        network_type,
+        location: environment.map_or("", |environment| &environment.location),
+        network_type: environment.map_or("", |environment| &environment.network_type),
         orchestrator: kind.map_or("", OrchestratorType::as_str),
         node_id: &view.orchestrator().node_id,
-        initialized,
+        initialized: environment.is_some(),
         contexts: (kind != Some(OrchestratorType::KubernetesCrd)).then(|| contexts(view)),
         ncs,
         networks,
