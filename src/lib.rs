@@ -1,4 +1,25 @@
-//! `cns`: the node service that gives containers their network.
+//! `cns`: the node service that gives containers their network. It owns the node's pod addresses, network containers and
+//! endpoints, and every answer that it gives is durable first.
+//!
+//! ```text
+//!  CNI plugin, cnsctl, gRPC clients
+//!        │ unix socket, TCP
+//!     service ── who may do what, proto ↔ model, errors that say what to do
+//!        │
+//!     ledger ─── one writer: Command → transition → reply; indices, journal, invariants
+//!        │
+//!      store ─── a log with one flush a batch, and redb behind it
+//!
+//!     nic ────── netlink, namespaces, packet rules: used by the plugin, the reconciler and `app`
+//! ```
+//!
+//! Imports go downwards only: `app → service → ledger → model`. [`store`] and [`nic`] are adapters that know [`model`] and
+//! are handed to the others as values. [`model`] and the transitions in [`ledger`] do no I/O and read no clock.
+//!
+//! Where to start reading: a pod's request comes in at `service/ipam.rs`, is decided in `ledger/transition/request.rs`, made
+//! durable by `ledger/writer.rs` through `store.rs`, and wired by `nic/transparent.rs` in the plugin (`clients/cni`).
+//!
+//! Without the feature `daemon` only what the plugin and `cnsctl` need is built: [`model`], [`nic`], [`paths`], [`proto`].
 
 #[cfg(feature = "daemon")]
 pub mod app;

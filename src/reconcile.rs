@@ -3,8 +3,11 @@
 //! - Sandboxes that are gone: an endpoint whose namespace this daemon once saw and does not find any more loses what it holds
 //!   after a grace period. When most of them vanish at once, the fault is more likely in what the daemon can see than in the
 //!   pods: then nothing is released until it was confirmed over a longer time.
+//! - Host veths that outlived their container.
 //! - Releases that plugins could not deliver: files in the async-delete directory (spec/endpoint-state.md §6). The directory is
 //!   read anew each time; nothing depends on having seen an event.
+
+mod veths;
 
 use std::{
     collections::HashMap,
@@ -19,9 +22,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     ledger::{Ledger, ReleaseIps, ReleaseOutcome},
-    model::{Actor, ContainerId, Endpoint, PodIdentity, Sandbox},
+    model::{Actor, BootTime, ContainerId, Endpoint, PodIdentity, Sandbox},
     nic::Liveness,
-    service::sandbox::{describe, is_dead, look},
+    service::{
+        sandbox::{describe, is_dead, look},
+        veth::host_network,
+    },
     telemetry::metrics::Metrics,
 };
 
@@ -67,11 +73,11 @@ impl Missing {
     pub fn plan(&mut self, looks: Vec<Look>, now: Instant, grace: Duration) -> Plan {
         let all = looks.len();
         let (gone, _): (Vec<Look>, Vec<Look>) = looks.into_iter().partition(|look| is_dead(look.found));
-        self.0.retain(|container, (sandbox, _)| {
-            gone.iter().any(|look| look.container == *container && look.sandbox == *sandbox)
-        });
+        // Since when, for those that were gone before; one that was seen again, or has another sandbox now, begins anew.
+        let mut before = std::mem::take(&mut self.0);
         for look in &gone {
-            self.0.entry(look.container.clone()).or_insert_with(|| (look.sandbox.clone(), now));
+            let since = before.remove(&look.container).filter(|(sandbox, _)| *sandbox == look.sandbox);
+            self.0.insert(look.container.clone(), since.unwrap_or_else(|| (look.sandbox.clone(), now)));
         }
         let suspicious =
             gone.len() >= SUSPICIOUS_COUNT && gone.len() * SUSPICIOUS_SHARE.1 > all * SUSPICIOUS_SHARE.0;
@@ -101,10 +107,20 @@ pub async fn run(ledger: Ledger, metrics: Arc<Metrics>, settings: Settings, stop
     sandboxes.set_missed_tick_behavior(MissedTickBehavior::Delay);
     deletes.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut missing = Missing::default();
+    let mut strays = veths::Strays::default();
+    let network = host_network();
+    if let Err(error) = &network {
+        tracing::warn!(%error, "the host's network cannot be seen: veths that outlive their container stay");
+    }
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            _ = sandboxes.tick() => release_dead(&ledger, &metrics, &mut missing, settings.grace).await,
+            _ = sandboxes.tick() => {
+                release_dead(&ledger, &metrics, &mut missing, settings.grace).await;
+                if let Ok(network) = &network {
+                    veths::clean(&ledger, &metrics, network, &mut strays, settings.grace).await;
+                }
+            }
             _ = deletes.tick() => async_deletes(&ledger, &metrics, &settings.async_delete_dir).await,
         }
     }
@@ -156,6 +172,8 @@ pub struct LeftRelease {
     pub container: ContainerId,
     /// Its content.
     pub interface_id: String,
+    /// How long ago it was written; none if the file does not tell.
+    pub age: Option<Duration>,
 }
 
 /// Reads the directory. Names that are no container id are not the plugins' and are left alone; a file that is still empty
@@ -177,13 +195,13 @@ pub fn left_releases(directory: &Path) -> io::Result<Vec<LeftRelease>> {
             continue;
         }
         let Ok(content) = fs::read(entry.path()) else { continue };
-        let age = meta.modified().ok().and_then(|time| time.elapsed().ok()).unwrap_or_default();
-        if content.is_empty() && age < Duration::from_mins(1) {
+        let age = meta.modified().ok().and_then(|time| time.elapsed().ok());
+        if content.is_empty() && age.unwrap_or_default() < Duration::from_mins(1) {
             continue;
         }
         let interface_id =
             String::from_utf8_lossy(&content[..content.len().min(MOST_CONTENT)]).trim().to_owned();
-        found.push(LeftRelease { path: entry.path(), container, interface_id });
+        found.push(LeftRelease { path: entry.path(), container, interface_id, age });
     }
     found.sort_by(|a, b| a.container.cmp(&b.container));
     Ok(found)
@@ -199,13 +217,16 @@ async fn async_deletes(ledger: &Ledger, metrics: &Metrics, directory: &Path) {
         }
         Err(_) => return,
     };
-    for LeftRelease { path, container, interface_id } in left {
+    for LeftRelease { path, container, interface_id, age } in left {
+        // The plugin gave up when it wrote the file. A container that was added again since then keeps what it has.
+        let now = BootTime::read();
+        let began = age.map(|age| now.before(age));
         let release = ReleaseIps {
             container: Some(container.clone()),
             interface_id,
             ifname: None,
             pod: PodIdentity::default(),
-            began: None,
+            began,
             single: false,
         };
         match ledger.release_ips(Actor::internal("async-delete"), release).await {

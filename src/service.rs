@@ -13,6 +13,7 @@ mod node;
 pub mod peer;
 pub mod sandbox;
 pub mod status;
+pub mod veth;
 mod watch;
 
 use std::{path::PathBuf, sync::Arc, time::Instant};

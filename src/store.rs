@@ -1,13 +1,21 @@
 //! The durable store: one redb file, schema-versioned, locked against a second daemon (design §5).
 //!
-//! [`Store`] is the ledger's [`Persist`]: a batch of changes is one transaction, on disk when [`Persist::commit`] returns. After
-//! an I/O error redb refuses further work on an open database; the store then opens the file anew at the next attempt, so a
-//! full disk needs no restart.
+//! [`Store`] is the ledger's [`Persist`]: a batch of changes is one transaction, on disk when [`Persist::commit`] returns.
+//!
+//! A batch goes to the log, which costs one flush whatever the state's size; the rows of many batches are brought to the tables
+//! together, on another thread, while the log's other half takes more. A start brings over what a crash left in the log.
+//! What is too much for the log, or comes while the log or that thread fails, goes to the tables at once, with all that
+//! is still only in the log; so a disk that is full is told to callers at the latest when one half of the log is full.
+//!
+//! After an I/O error redb refuses further work on an open database; the store then opens the file anew at the next attempt,
+//! so a full disk needs no restart.
 
 mod codec;
 pub mod legacy;
 mod lock;
+mod log;
 mod quarantine;
+mod rows;
 mod tables;
 
 use std::{
@@ -16,12 +24,18 @@ use std::{
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    thread::{self, JoinHandle},
 };
 
 use redb::{Database, Durability};
 
-use self::lock::Lock;
+use self::{
+    lock::Lock,
+    log::{LOG_FILE, Log},
+    rows::{Row, Rows, TableId},
+    tables::LogPosition,
+};
 use crate::{
     ledger::{Change, Loaded, Persist, PersistError},
     model::JournalEntry,
@@ -33,6 +47,9 @@ pub const STATE_FILE: &str = "state.redb";
 /// What redb may keep in memory. The records are all in the ledger's memory too; a cache only has to hold the pages that
 /// commits touch.
 const CACHE_BYTES: usize = 2 << 20;
+
+/// Batches with more changes are not tried with the log.
+const LOGGED_CHANGES: usize = 4096;
 
 /// How to open.
 #[derive(Clone, Debug)]
@@ -127,61 +144,14 @@ pub struct OpenReport {
     pub set_aside: Option<(PathBuf, String)>,
 }
 
-type Shared = Arc<RwLock<Option<Arc<Database>>>>;
-
-/// The open store.
-#[derive(Debug)]
-pub struct Store {
+/// The tables' file, shared with the thread that brings rows to it and with readers.
+#[derive(Clone, Debug)]
+struct Tables {
     path: PathBuf,
-    database: Shared,
-    boot_id: String,
-    /// The boot id on disk is an earlier one until the first commit, which carries what the reboot ended.
-    boot_is_recorded: bool,
-    _lock: Lock,
+    database: Arc<RwLock<Option<Arc<Database>>>>,
 }
 
-/// Reads the journal while the store is in use.
-#[derive(Clone, Debug)]
-pub struct JournalReader(Shared);
-
-impl Store {
-    /// Opens the store and reads everything. A damaged file is set aside and an empty state begun; an error that is not damage
-    /// leaves everything as it is.
-    pub fn open(options: &StoreOptions) -> Result<(Self, Loaded, OpenReport), StoreError> {
-        let directory = &options.directory;
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)
-            .map_err(|source| StoreError::io("create directory", directory, source))?;
-        let lock = Lock::take(directory)?;
-        let path = directory.join(STATE_FILE);
-        let mut report = OpenReport { is_new: !path.exists(), set_aside: None };
-        let (database, mut loaded, boot_id) = match open_and_load(&path) {
-            Err(StoreError::Corrupt { why, .. }) => {
-                let aside = quarantine::set_aside(&path)?;
-                report = OpenReport { is_new: true, set_aside: Some((aside, why)) };
-                open_and_load(&path)?
-            }
-            opened => opened?,
-        };
-        sync_directory(directory)?;
-        loaded.rebooted = boot_id.as_ref().is_some_and(|recorded| *recorded != options.boot_id);
-        let store = Self {
-            path,
-            database: Arc::new(RwLock::new(Some(Arc::new(database)))),
-            boot_is_recorded: boot_id.as_ref() == Some(&options.boot_id),
-            boot_id: options.boot_id.clone(),
-            _lock: lock,
-        };
-        Ok((store, loaded, report))
-    }
-
-    /// A reader of the journal that can be used from any thread.
-    pub fn journal(&self) -> JournalReader {
-        JournalReader(self.database.clone())
-    }
-
+impl Tables {
     fn database(&self) -> Result<Arc<Database>, StoreError> {
         let mut slot = self.database.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(database) = &*slot {
@@ -200,59 +170,297 @@ impl Store {
         drop(database);
     }
 
+    /// One durable transaction.
     fn write(
-        &mut self,
-        act: impl FnOnce(&redb::WriteTransaction) -> Result<(), StoreError>,
+        &self,
+        act: impl FnOnce(&mut tables::Writer<'_>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let database = self.database()?;
-        let boot_id = (!self.boot_is_recorded).then(|| self.boot_id.clone());
         let written = guarded(&self.path, || {
             let mut transaction = database.begin_write()?;
             transaction.set_durability(Durability::Immediate)?;
-            act(&transaction)?;
-            if let Some(boot_id) = &boot_id {
-                tables::put_meta(&transaction, tables::BOOT_ID, boot_id.as_bytes())?;
-            }
+            act(&mut tables::Writer::new(&transaction))?;
             transaction.commit()?;
             Ok(())
         });
-        match written {
-            Ok(()) => {
-                self.boot_is_recorded = true;
-                Ok(())
+        if written.is_err() {
+            self.give_up_on(database);
+        }
+        written
+    }
+}
+
+/// Rows that are durable in the log and not yet in the tables. The earlier ones are on their way there.
+#[derive(Clone, Debug, Default)]
+struct Pending {
+    settling: Arc<Rows>,
+    fresh: Arc<Rows>,
+}
+
+impl Pending {
+    fn merged(&self) -> Rows {
+        let mut rows = (*self.settling).clone();
+        rows.extend(&self.fresh);
+        rows
+    }
+}
+
+type SharedPending = Arc<Mutex<Pending>>;
+
+fn locked(pending: &SharedPending) -> MutexGuard<'_, Pending> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The open store.
+#[derive(Debug)]
+pub struct Store {
+    directory: PathBuf,
+    tables: Tables,
+    pending: SharedPending,
+    /// Absent after it failed, until the tables have taken what it holds.
+    log: Option<Log>,
+    /// Which log, and the last number that was given to one of its records.
+    position: LogPosition,
+    settling: Option<JoinHandle<Result<(), StoreError>>>,
+    boot_id: String,
+    /// The boot id on disk is an earlier one until the first commit, which carries what the reboot ended.
+    boot_is_recorded: bool,
+    _lock: Lock,
+}
+
+/// Reads the journal while the store is in use.
+#[derive(Clone, Debug)]
+pub struct JournalReader {
+    tables: Tables,
+    pending: SharedPending,
+}
+
+impl Store {
+    /// Opens the store and reads everything. A damaged file is set aside: without the tables an empty state is begun, without
+    /// the log the state is what the tables have and what of the log is sound. An error that is not damage leaves everything
+    /// as it is.
+    pub fn open(options: &StoreOptions) -> Result<(Self, Loaded, OpenReport), StoreError> {
+        let directory = &options.directory;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .map_err(|source| StoreError::io("create directory", directory, source))?;
+        let lock = Lock::take(directory)?;
+        let path = directory.join(STATE_FILE);
+        let mut report = OpenReport { is_new: !path.exists(), set_aside: None };
+        let head = quarantine::Head::of(&path);
+        let mut opened = match open_and_load(directory) {
+            Err(StoreError::Corrupt { why, .. }) => {
+                head.restore(&path)?;
+                let aside = quarantine::set_aside(&path)?;
+                // Worth nothing to other tables, and with these it may be to a person.
+                let log = directory.join(LOG_FILE);
+                if log.exists() {
+                    quarantine::set_aside(&log)?;
+                }
+                report = OpenReport { is_new: true, set_aside: Some((aside, why)) };
+                open_and_load(directory)?
+            }
+            opened => opened?,
+        };
+        if let Some(damage) = opened.log_damage.take() {
+            report.set_aside = Some(damage);
+        }
+        sync_directory(directory)?;
+        let Opened { database, log, position, mut loaded, boot_id, .. } = opened;
+        loaded.rebooted = boot_id.as_ref().is_some_and(|recorded| *recorded != options.boot_id);
+        let store = Self {
+            directory: directory.clone(),
+            tables: Tables { path, database: Arc::new(RwLock::new(Some(Arc::new(database)))) },
+            pending: SharedPending::default(),
+            log: Some(log),
+            position,
+            settling: None,
+            boot_is_recorded: boot_id.as_ref() == Some(&options.boot_id),
+            boot_id: options.boot_id.clone(),
+            _lock: lock,
+        };
+        Ok((store, loaded, report))
+    }
+
+    /// A reader of the journal that can be used from any thread.
+    pub fn journal(&self) -> JournalReader {
+        JournalReader { tables: self.tables.clone(), pending: self.pending.clone() }
+    }
+
+    /// Whether the log took the changes. If not, they must go to the tables.
+    fn logged(&mut self, changes: &[Change]) -> Result<bool, StoreError> {
+        if changes.len() > LOGGED_CHANGES || self.log.is_none() {
+            return Ok(false);
+        }
+        let mut rows = changes.iter().map(Row::of).collect::<Result<Vec<_>, _>>()?;
+        if !self.boot_is_recorded {
+            rows.push(Row::put(TableId::Meta, tables::BOOT_ID, self.boot_id.as_bytes().to_vec()));
+        }
+        let Some(room) = log::room_for(&rows) else { return Ok(false) };
+        if self.log.as_ref().is_some_and(|log| !log.has_room(room)) {
+            self.settle();
+        }
+        let Some(log) = &mut self.log else { return Ok(false) };
+        // Also of a record that fails: whether it is on disk is not known, so its number is never used again.
+        self.position.applied += 1;
+        if let Err(error) = log.append(self.position.applied, &rows) {
+            tracing::warn!(%error, "the log of the state takes no record; the state file does without it");
+            self.log = None;
+            return Ok(false);
+        }
+        let mut pending = locked(&self.pending);
+        let fresh = Arc::make_mut(&mut pending.fresh);
+        for row in rows {
+            fresh.add(row);
+        }
+        Ok(true)
+    }
+
+    /// Goes on in the log's other half, and lets a thread bring what this half holds to the tables.
+    fn settle(&mut self) {
+        self.join();
+        let Some(log) = &mut self.log else { return };
+        let (tables, pending, position) = (self.tables.clone(), self.pending.clone(), self.position);
+        let rows = {
+            let mut pending = locked(&self.pending);
+            pending.settling = std::mem::take(&mut pending.fresh);
+            pending.settling.clone()
+        };
+        let thread = thread::Builder::new().name("settle".into()).spawn(move || {
+            tables.write(|writer| {
+                writer.rows(&rows)?;
+                writer.log(position)
+            })?;
+            // Readers find them in the tables from now on.
+            locked(&pending).settling = Arc::default();
+            Ok(())
+        });
+        match thread {
+            Ok(thread) => {
+                self.settling = Some(thread);
+                log.turn();
             }
             Err(error) => {
-                self.give_up_on(database);
-                Err(error)
+                tracing::warn!(%error, "no thread to bring the log to the state file");
+                self.log = None;
             }
+        }
+    }
+
+    /// Waits until no rows are on their way. If they did not arrive, the log is not used until they do.
+    fn join(&mut self) {
+        let Some(thread) = self.settling.take() else { return };
+        match thread.join() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the state file does not take what the log holds");
+                self.log = None;
+            }
+            Err(_) => self.log = None,
+        }
+    }
+
+    /// Brings everything to the tables, with what `act` adds, in one durable transaction.
+    fn write(
+        &mut self,
+        act: impl FnOnce(&mut tables::Writer<'_>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        self.join();
+        let pending = locked(&self.pending).clone();
+        let boot_id = (!self.boot_is_recorded).then(|| self.boot_id.clone());
+        let position = self.position;
+        self.tables.write(|writer| {
+            writer.rows(&pending.settling)?;
+            writer.rows(&pending.fresh)?;
+            act(writer)?;
+            if let Some(boot_id) = &boot_id {
+                writer.meta(tables::BOOT_ID, boot_id.as_bytes())?;
+            }
+            writer.log(position)
+        })?;
+        *locked(&self.pending) = Pending::default();
+        self.boot_is_recorded = true;
+        match &mut self.log {
+            Some(log) => log.restart(),
+            // Its records count for nothing any more, whatever state they are in.
+            none => match Log::open(&self.directory, position.id) {
+                Ok(log) => *none = Some(log),
+                Err(error) => tracing::debug!(%error, "there is no log"),
+            },
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.join();
+        let pending = locked(&self.pending).clone();
+        if pending.settling.is_empty() && pending.fresh.is_empty() {
+            return;
+        }
+        // The log has it all; the next start brings it over.
+        if let Err(error) = self.write(|_| Ok(())) {
+            tracing::warn!(%error, "the log stays ahead of the state file");
         }
     }
 }
 
 impl Persist for Store {
     fn commit(&mut self, changes: &[Change]) -> Result<(), PersistError> {
-        Ok(self.write(|transaction| tables::apply(transaction, changes))?)
+        if self.settling.as_ref().is_some_and(JoinHandle::is_finished) {
+            self.join();
+        }
+        if self.logged(changes)? {
+            self.boot_is_recorded = true;
+            return Ok(());
+        }
+        Ok(self.write(|writer| writer.changes(changes))?)
     }
 
     fn probe(&mut self) -> Result<(), PersistError> {
         // As large as a batch: a disk that has room for a few bytes only is still full.
         let filler = vec![0_u8; 64 << 10];
-        self.write(|transaction| tables::put_meta(transaction, tables::PROBE, &filler))?;
-        Ok(self.write(|transaction| tables::put_meta(transaction, tables::PROBE, &[]))?)
+        self.write(|writer| writer.meta(tables::PROBE, &filler))?;
+        Ok(self.write(|writer| writer.meta(tables::PROBE, &[]))?)
     }
 
     fn reload(&mut self) -> Result<Loaded, PersistError> {
-        let database = self.database()?;
-        Ok(guarded(&self.path, || tables::load(&database, &self.path).map(|(loaded, _)| loaded))?)
+        self.join();
+        let pending = locked(&self.pending).merged();
+        let database = self.tables.database()?;
+        // What a start would find in the log now must be what is still to be brought over.
+        if let Some(log) = &self.log {
+            let applied = guarded(&self.tables.path, || tables::log_position(&database, &self.tables.path))?;
+            let found = log.recover(applied.map_or(0, |position| position.applied))?;
+            let why = match found.damage {
+                None if found.rows == pending => None,
+                None => Some("it holds other rows than were written".to_owned()),
+                damage => damage,
+            };
+            if let Some(why) = why {
+                return Err(StoreError::Corrupt { path: self.directory.join(LOG_FILE), why }.into());
+            }
+        }
+        if !pending.is_empty() {
+            self.write(|_| Ok(()))?;
+        }
+        let database = self.tables.database()?;
+        let path = &self.tables.path;
+        Ok(guarded(path, || tables::load(&database, path).map(|(loaded, _)| loaded))?)
     }
 }
 
 impl JournalReader {
     /// The kept entries that the filter takes, oldest first. Blocks on the disk.
     pub fn read(&self, filter: &dyn Fn(&JournalEntry) -> bool) -> Result<Vec<JournalEntry>, StoreError> {
-        let database = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+        // Before the tables are looked at: what leaves here meanwhile is found there.
+        let pending = locked(&self.pending).clone();
+        let database = self.tables.database.read().unwrap_or_else(PoisonError::into_inner).clone();
         match database {
-            Some(database) => tables::journal(&database, filter),
+            Some(database) => tables::journal(&database, [&pending.settling, &pending.fresh], filter),
             None => Ok(Vec::new()),
         }
     }
@@ -264,14 +472,46 @@ impl crate::service::Journal for JournalReader {
     }
 }
 
-fn open_and_load(path: &Path) -> Result<(Database, Loaded, Option<String>), StoreError> {
+struct Opened {
+    database: Database,
+    log: Log,
+    position: LogPosition,
+    loaded: Loaded,
+    boot_id: Option<String>,
+    /// Where a damaged log is now, and what was wrong with it.
+    log_damage: Option<(PathBuf, String)>,
+}
+
+fn open_and_load(directory: &Path) -> Result<Opened, StoreError> {
+    let path = &directory.join(STATE_FILE);
     guarded(path, || {
         let (database, is_new) = open_database(path)?;
         if is_new {
             tables::create(&database)?;
         }
+        let known = tables::log_position(&database, path)?;
+        let mut position =
+            known.unwrap_or_else(|| LogPosition { id: uuid::Uuid::new_v4().into_bytes(), applied: 0 });
+        let mut log = Log::open(directory, position.id)?;
+        let recovered = log.recover(position.applied)?;
+        position.applied = recovered.last;
+        if known != Some(position) {
+            let mut transaction = database.begin_write()?;
+            transaction.set_durability(Durability::Immediate)?;
+            let mut writer = tables::Writer::new(&transaction);
+            writer.rows(&recovered.rows)?;
+            writer.log(position)?;
+            drop(writer);
+            transaction.commit()?;
+        }
+        let mut log_damage = None;
+        if let Some(why) = recovered.damage {
+            let aside = quarantine::set_aside(&directory.join(LOG_FILE))?;
+            log = Log::open(directory, position.id)?;
+            log_damage = Some((aside, why));
+        }
         let (loaded, boot_id) = tables::load(&database, path)?;
-        Ok((database, loaded, boot_id))
+        Ok(Opened { database, log, position, loaded, boot_id, log_damage })
     })
 }
 

@@ -432,6 +432,19 @@ pub enum Rejection {
         /// The scheme.
         scheme: PodKeyScheme,
     },
+    /// The container has its addresses on another interface, and one address cannot be on two.
+    #[error(
+        "container {container} has its addresses on interface {has}; a second interface, {asked}, needs addresses of its \
+         own, which this node does not give"
+    )]
+    OtherInterface {
+        /// The container.
+        container: ContainerId,
+        /// The interface that was asked for.
+        asked: IfName,
+        /// The interface that has them.
+        has: IfName,
+    },
     /// The container was deleted after this call began.
     #[error(
         "container {container} was deleted {} ms after this call began: it will not be given addresses any more; \
@@ -606,6 +619,7 @@ impl Rejection {
             | Self::DesiredTaken { .. }
             | Self::DesiredUnavailable { .. }
             | Self::DesiredUnknown { .. }
+            | Self::OtherInterface { .. }
             | Self::Tombstoned { .. }
             | Self::RecentlyDeleted { .. } => ReturnCode::FailedToAllocateIpConfig,
             Self::NoPodKey { .. } => ReturnCode::UnsupportedOrchestratorContext,
@@ -638,6 +652,7 @@ impl Rejection {
             Self::DesiredUnavailable { .. } => "DESIRED_UNAVAILABLE",
             Self::DesiredUnknown { .. } => "DESIRED_UNKNOWN",
             Self::NoPodKey { .. } => "NO_POD_KEY",
+            Self::OtherInterface { .. } => "OTHER_INTERFACE",
             Self::Tombstoned { .. } => "CONTAINER_DELETED",
             Self::RecentlyDeleted { .. } => "CONTAINER_RECENTLY_DELETED",
             Self::NotExactlyOneNc { .. } => "NOT_EXACTLY_ONE_NC",

@@ -11,7 +11,7 @@ use super::{
     state::{Batch, State, Subject, Tx},
 };
 use crate::model::{
-    Actor, BootTime, ChangeNote, ContainerId, IpState, Now, OnRelease, Orchestrator, OrchestratorType,
+    Actor, BootTime, ChangeNote, ContainerId, IfName, IpState, Now, OnRelease, Orchestrator, OrchestratorType,
 };
 
 /// Applies one command to the state and records in `batch` what to persist, what to tell and how to undo it.
@@ -158,6 +158,25 @@ fn reboot(tx: &mut Tx<'_>) {
     }
     tx.drop_tombstones();
     tx.why = format!("the machine was rebooted: {} endpoints of the earlier boot dropped", containers.len());
+}
+
+/// The interface that has the container's addresses, if `ifname` is another one. A record whose interface has no name may be
+/// about any: legacy callers send none.
+fn other_interface(
+    state: &State,
+    container: Option<&ContainerId>,
+    ifname: Option<&IfName>,
+) -> Option<IfName> {
+    let ifname = ifname?;
+    let endpoint = state.endpoints.get(container?)?;
+    let mut has = None;
+    for name in endpoint.interfaces.iter().filter(|nic| nic.is_infra()).map(|nic| nic.ifname.as_ref()) {
+        match name {
+            Some(name) if name != ifname => has = Some(name.clone()),
+            _ => return None,
+        }
+    }
+    has
 }
 
 /// Design §4: an ADD that began before a DEL of the same container must not win afterwards.

@@ -59,6 +59,12 @@ impl BootTime {
         Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
     }
 
+    /// This moment less `duration`, saturating.
+    #[must_use]
+    pub fn before(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
     /// Reads the clock.
     pub fn read() -> Self {
         // The clock exists on every kernel since 2.6.39; a failure would mean a broken libc, and zero only disables

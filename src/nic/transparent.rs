@@ -532,6 +532,11 @@ impl Transparent {
         Ok(deviations)
     }
 
+    /// Deletes a host veth that was listed, and with it everything that hangs on it. That it is gone already is success.
+    pub async fn delete_stray(&self, veth: &HostVeth) -> Result<(), NicError> {
+        Ok(self.netlink.delete_link(&veth.link).await?)
+    }
+
     /// Every host veth that bears our prefix.
     pub async fn list_ours(&self) -> Result<Vec<HostVeth>, NicError> {
         let links = self.netlink.links().await?;

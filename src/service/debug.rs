@@ -6,7 +6,7 @@ use futures_util::{StreamExt, stream};
 use tokio::task::spawn_blocking;
 use tonic::{Code, Request, Response, Status};
 
-use super::{Context, LegacyDocuments, convert, sandbox, status, watch::Responses};
+use super::{Context, LegacyDocuments, convert, sandbox, status, veth, watch::Responses};
 use crate::{
     ledger::{Committed, NcView},
     model::{
@@ -73,6 +73,7 @@ impl Debug {
             })
             .collect();
         findings.extend(self.dead_sandboxes().await?);
+        findings.extend(self.stray_veths().await);
         findings.extend(self.pool_findings());
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
@@ -82,6 +83,53 @@ impl Debug {
             checked_endpoints: count(inspection.endpoints),
             checked_network_containers: count(inspection.ncs),
         })
+    }
+
+    async fn stray_veths(&self) -> Vec<pb::Finding> {
+        let listed = match veth::host_network() {
+            Ok(network) => veth::strays(&self.0.ledger, &network).await,
+            Err(error) => Err(error),
+        };
+        let finding = |severity: pb::FindingSeverity, kind: &str, message, remedy: String| pb::Finding {
+            severity: severity.into(),
+            kind: kind.into(),
+            message,
+            remedy,
+            ..Default::default()
+        };
+        match listed {
+            Ok(strays) => strays
+                .into_iter()
+                .map(|stray| {
+                    let name = &stray.veth.link.name;
+                    let (severity, remedy) = if stray.deleted_here {
+                        let remedy = "the reconciler deletes it after the grace period".to_owned();
+                        (pb::FindingSeverity::Warning, remedy)
+                    } else {
+                        let remedy = format!(
+                            "it may be another daemon's, or of a pod that runs on although the state was lost; if not, \
+                             `ip link delete {name}`"
+                        );
+                        (pb::FindingSeverity::Info, remedy)
+                    };
+                    pb::Finding {
+                        container_id: stray.attachment.container().to_string(),
+                        ..finding(
+                            severity,
+                            "STRAY_VETH",
+                            format!("host veth {name} ({}) has no endpoint record", stray.attachment),
+                            remedy,
+                        )
+                    }
+                })
+                .collect(),
+            Err(error) => vec![finding(
+                pb::FindingSeverity::Info,
+                "HOST_NETWORK_UNSEEN",
+                format!("host veths could not be looked at: {error}"),
+                "run the daemon where it sees the host's network".to_owned(),
+            )],
+        }
     }
 
     async fn dead_sandboxes(&self) -> Result<Vec<pb::Finding>, Status> {

@@ -308,7 +308,9 @@ fn log(code: Code, caller: &Caller, elapsed: Duration, response: &Response<Body>
         tracing::debug!(uid, pid, micros, "done");
         return;
     }
-    let message = response.headers().get("grpc-message").and_then(|m| m.to_str().ok()).unwrap_or_default();
+    // The header is percent-encoded, which nobody wants to read.
+    let told = Status::from_header_map(response.headers());
+    let message = told.as_ref().map(Status::message).unwrap_or_default();
     match code {
         Code::Internal | Code::DataLoss | Code::Unknown => {
             tracing::error!(?code, uid, pid, micros, message, "failed");

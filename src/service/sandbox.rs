@@ -4,6 +4,7 @@
 //! cannot see the runtime's namespaces concludes nothing.
 
 use std::{
+    path::{Component, Path},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -34,6 +35,19 @@ pub fn look(sandbox: &Sandbox) -> Liveness {
     liveness(&sandbox.netns, NetnsId { device: sandbox.device, inode: sandbox.inode })
 }
 
+/// Whether the path is where runtimes bind namespaces, in file systems that the kernel keeps in memory: to look there takes less
+/// time than to hand the look to another thread, which is a good part of a request's. Anything else could be a disk that
+/// does not answer.
+fn is_kernels(netns: &Path) -> bool {
+    if let Ok(below) = netns.strip_prefix("/proc") {
+        // Not beyond: `/proc/PID/root` leads anywhere.
+        return below.ends_with("ns/net") && below.components().count() == 3;
+    }
+    let plain = netns.file_name().is_some() && !netns.components().any(|part| part == Component::ParentDir);
+    plain
+        && netns.parent().is_some_and(|at| at == Path::new("/run/netns") || at == Path::new("/var/run/netns"))
+}
+
 /// Whether the sandbox is dead for certain, as far as this daemon sees.
 pub fn is_dead(found: Liveness) -> bool {
     matches!(found, Liveness::Gone | Liveness::Replaced)
@@ -58,7 +72,11 @@ impl Sandboxes {
 
     /// Whether this daemon sees the sandbox alive now.
     pub async fn witness(&self, sandbox: Option<&Sandbox>) -> bool {
-        let Some(sandbox) = sandbox.cloned() else { return false };
+        let Some(sandbox) = sandbox else { return false };
+        if is_kernels(&sandbox.netns) {
+            return look(sandbox) == Liveness::Alive;
+        }
+        let sandbox = sandbox.clone();
         spawn_blocking(move || look(&sandbox) == Liveness::Alive).await.unwrap_or(false)
     }
 
@@ -119,5 +137,29 @@ impl Sandboxes {
             }
         }
         released
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_where_nothing_can_hang_is_looked_at_without_a_thread() {
+        for path in ["/run/netns/cni-1", "/var/run/netns/cni-1", "/proc/17/ns/net"] {
+            assert!(is_kernels(Path::new(path)), "{path}");
+        }
+        let others = [
+            "/proc/17/root/mnt/ns/net",
+            "/proc/self/fd/3",
+            "/run/netns/../nfs",
+            "/run/netns/a/b",
+            "/run/netns",
+            "/mnt/netns/a",
+            "",
+        ];
+        for path in others {
+            assert!(!is_kernels(Path::new(path)), "{path}");
+        }
     }
 }

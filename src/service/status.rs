@@ -74,6 +74,7 @@ pub fn code_of(rejection: &Rejection) -> Code {
         | Rejection::DesiredTaken { .. }
         | Rejection::DesiredUnavailable { .. }
         | Rejection::DesiredUnknown { .. }
+        | Rejection::OtherInterface { .. }
         | Rejection::NotExactlyOneNc { .. }
         | Rejection::NotExactlyOneIp { .. }
         | Rejection::UnsupportedOrchestrator { .. }
@@ -230,6 +231,9 @@ pub fn of_rejection(rejection: &Rejection) -> Status {
                 PodKeyScheme::InfraContainerId => "infra_container_id",
             },
         ),
+        Rejection::OtherInterface { container, asked, has } => {
+            failure.put("container_id", container).put("ifname", asked).put("has", has)
+        }
         Rejection::Tombstoned { container, late_by } => {
             failure.put("container_id", container).put("late_by_ms", late_by.as_millis())
         }
@@ -295,6 +299,7 @@ const fn remedy_of(rejection: &Rejection) -> &'static str {
             "ask for addresses of this node's network containers, or for any; see `cnsctl ip list`"
         }
         Rejection::NoPodKey { .. } => "send the sandbox's container id and the pod's interface id",
+        Rejection::OtherInterface { .. } => "attach the container to this network once",
         Rejection::Tombstoned { .. } => "begin anew; a sandbox that was deleted stays so",
         Rejection::RecentlyDeleted { .. } => {
             "ask again after that time, or send the time at which the call began"

@@ -63,6 +63,7 @@ pub struct Metrics {
     queued: Gauge,
     reconciled: Counter,
     async_deletes: Counter,
+    veths: Counter,
 }
 
 fn latency() -> Histogram {
@@ -135,6 +136,12 @@ impl Metrics {
             "Releases taken from the async-delete directory",
             async_deletes.clone(),
         );
+        let veths = Counter::default();
+        registry.register(
+            "cns_stray_veths_deleted",
+            "Host veths deleted because they had outlived their container",
+            veths.clone(),
+        );
         let metrics = Self {
             registry,
             known: proto::methods().into_iter().collect(),
@@ -149,6 +156,7 @@ impl Metrics {
             queued,
             reconciled,
             async_deletes,
+            veths,
         };
         metrics.set_totals([0; 4]);
         Arc::new(metrics)
@@ -165,6 +173,11 @@ impl Metrics {
     /// A dead sandbox was released.
     pub fn sandbox_reconciled(&self) {
         self.reconciled.inc();
+    }
+
+    /// A host veth that had outlived its container was deleted.
+    pub fn veth_reconciled(&self) {
+        self.veths.inc();
     }
 
     /// A release was taken from the async-delete directory.

@@ -1,6 +1,14 @@
 //! The dataplane against the real kernel: namespaces, veth pairs, packets. As root; skipped aloud where that is impossible.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, missing_docs, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    unreachable_pub,
+    dead_code,
+    missing_docs,
+    missing_debug_implementations,
+    reason = "tests; each binary uses its own part of the support modules"
+)]
 
 #[path = "../support/lab.rs"]
 mod lab;

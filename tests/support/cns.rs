@@ -24,6 +24,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 pub struct Cns {
     directory: TempDir,
     args: Vec<String>,
+    netns: Option<PathBuf>,
     child: Option<Child>,
 }
 
@@ -38,7 +39,13 @@ impl Cns {
     /// As [`Self::start`], but not started yet.
     pub fn prepared(args: &[&str]) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
-        Self { directory, args: args.iter().map(ToString::to_string).collect(), child: None }
+        Self { directory, args: args.iter().map(ToString::to_string).collect(), netns: None, child: None }
+    }
+
+    /// Lets it live in the network namespace at `path`.
+    pub fn in_netns(mut self, path: &Path) -> Self {
+        self.netns = Some(path.to_owned());
+        self
     }
 
     /// Everything of this daemon is below this directory.
@@ -88,7 +95,14 @@ impl Cns {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
-        self.child.insert(command.spawn().expect("the daemon starts"))
+        let child = match &self.netns {
+            Some(path) => {
+                let netns = cns::nic::Netns::open(path).expect("the daemon's namespace");
+                netns.run(|| command.spawn()).expect("the daemon's namespace")
+            }
+            None => command.spawn(),
+        };
+        self.child.insert(child.expect("the daemon starts"))
     }
 
     /// Starts the process and waits until it serves.

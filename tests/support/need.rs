@@ -17,3 +17,14 @@ pub fn skip(test: &str, reason: &str) {
     // Not `eprintln!`: the test harness would keep it to itself.
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{text}\n").as_bytes());
 }
+
+/// Whether `program` (a path, or a name to be found in `PATH`) is installed. Says so if not.
+pub fn need_program(test: &str, program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::path::Path::new(program).exists()
+        || std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
+    if !found {
+        skip(test, &format!("{program} is not installed; `tests/run` as root installs it"));
+    }
+    found
+}

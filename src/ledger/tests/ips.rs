@@ -447,6 +447,19 @@ fn b4_a_key_that_two_containers_share_is_warned_of() {
 }
 
 #[test]
+fn a_second_interface_does_not_get_the_first_ones_addresses() {
+    let mut bench = Bench::with_nc_a(2);
+    bench.request("c1").unwrap();
+    let second = RequestIps { ifname: Some(id("net1")), ..ask("c1") };
+    let refused = bench.request_with(second).unwrap_err();
+    assert!(matches!(refused, Rejection::OtherInterface { .. }), "{refused}");
+    assert_eq!(refused.to_string().matches("eth0").count(), 1, "{refused}");
+    // A caller that names no interface asks for the container's addresses, whichever interface they are on.
+    bench.request_with(RequestIps { ifname: None, ..ask("c1") }).unwrap();
+    bench.request("c1").unwrap();
+}
+
+#[test]
 fn a_release_for_another_interface_of_the_container_lets_nothing_go() {
     let mut bench = Bench::with_nc_a(2);
     bench.request("c1").unwrap();

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use super::nc;
+use super::{nc, other_interface};
 use crate::{
     ledger::{Rejection, ReleaseIps, ReleaseOutcome, Released, state::Tx},
     model::{ContainerId, IpRecord, IpState, OnRelease, Sandbox},
@@ -25,7 +25,8 @@ pub(super) fn release(tx: &mut Tx<'_>, release: ReleaseIps) -> Result<Released, 
         Err(rejection) => return Err(rejection),
     };
     let held = tx.state.held_by(&key);
-    if is_about_another_interface(tx, &release) {
+    // A runtime cleans up after a failed ADD of a second interface; that must not take the first one's addresses.
+    if other_interface(tx.state, release.container.as_ref(), release.ifname.as_ref()).is_some() {
         tx.why = format!(
             "{} is not an interface of this container's record",
             release.ifname.as_ref().map_or("", |ifname| ifname.as_str())
@@ -46,19 +47,6 @@ pub(super) fn release(tx: &mut Tx<'_>, release: ReleaseIps) -> Result<Released, 
         return nothing(ReleaseOutcome::Stale);
     }
     Ok(let_go(tx, release.container.as_ref(), &held))
-}
-
-/// A runtime cleans up after a failed ADD of a second interface; that must not take the first one's addresses.
-fn is_about_another_interface(tx: &Tx<'_>, release: &ReleaseIps) -> bool {
-    let (Some(container), Some(ifname)) = (&release.container, &release.ifname) else {
-        return false;
-    };
-    let Some(endpoint) = tx.state.endpoints.get(container) else {
-        return false;
-    };
-    let named = endpoint.interfaces.iter().filter(|nic| nic.is_infra()).map(|nic| &nic.ifname);
-    let mut names = named.peekable();
-    names.peek().is_some() && names.all(|name| name.as_ref().is_some_and(|name| name != ifname))
 }
 
 /// What a sandbox that is gone holds, if the record still names that very sandbox.

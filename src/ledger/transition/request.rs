@@ -4,7 +4,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
 
-use super::check_not_deleted;
+use super::{check_not_deleted, other_interface};
 use crate::{
     ledger::{Granted, NcShortage, Rejection, RequestIps, Requester, state::Tx},
     model::{
@@ -49,6 +49,11 @@ pub(super) fn request(tx: &mut Tx<'_>, request: RequestIps) -> Result<Granted, R
 fn repeat(tx: &mut Tx<'_>, request: &RequestIps, held: &[Arc<IpRecord>]) -> Result<Granted, Rejection> {
     if request.single && held.len() != 1 {
         return Err(Rejection::NotExactlyOneIp { found: held.len() });
+    }
+    if let (Some(container), Some(asked)) = (&request.container, &request.ifname)
+        && let Some(has) = other_interface(tx.state, Some(container), Some(asked))
+    {
+        return Err(Rejection::OtherInterface { container: container.clone(), asked: asked.clone(), has });
     }
     let mut warnings = Vec::new();
     let mut granted = Vec::with_capacity(held.len());

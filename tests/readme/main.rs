@@ -1,0 +1,110 @@
+//! README's commands, as a new user pastes them: on a machine of their own, made of namespaces, with the defaults.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    reason = "tests; each binary uses its own part of the support modules"
+)]
+
+#[path = "../support/need.rs"]
+mod need;
+
+use std::{fs, path::Path, process::Command};
+
+/// The shell block that follows `mark`.
+fn block<'a>(readme: &'a str, mark: &str) -> &'a str {
+    let after = readme.split_once(mark).unwrap_or_else(|| panic!("README has no `{mark}`")).1;
+    let block = after.split_once("```sh\n").expect("a shell block").1;
+    block.split_once("```").expect("its end").0
+}
+
+/// What the first command starts, with the defaults, and then the blocks of the walk through it.
+fn walk(readme: &str, parts: &[&str]) -> String {
+    let start = block(readme, "Standalone mode with the pod network");
+    // Building is cargo's affair, which runs this test after it.
+    let start = start.trim().strip_prefix("cargo build && ").expect("the first command builds and starts");
+    let mut script = format!(
+        "set -euo pipefail\n\
+         {start} & daemon=$!\n\
+         trap 'kill $daemon; wait $daemon || true' EXIT\n\
+         for i in $(seq 600); do target/debug/cnsctl status >/dev/null 2>&1 && break; sleep 0.1; done\n\
+         set -x\n"
+    );
+    for part in parts {
+        script += block(readme, &format!("<!-- walk-through: {part} -->"));
+    }
+    script
+}
+
+/// Runs a script on a machine of its own: its own network, and nothing in `/run`, `/tmp` and `/var/lib`.
+fn run(script: &str, prelude: &str) -> String {
+    let built = Path::new(env!("CARGO_BIN_EXE_cns")).parent().unwrap();
+    let own = format!(
+        "set -e\n\
+         mount --make-rprivate /\n\
+         mount --bind {} /mnt && for d in /run /var/lib /tmp; do mount -t tmpfs none $d; done\n\
+         mkdir -p /tmp/checkout/target && ln -s /mnt /tmp/checkout/target/debug && cd /tmp/checkout\n\
+         ip link set lo up\n\
+         ip link add uplink type veth peer downlink && ip link set uplink up && ip link set downlink up\n\
+         ip address add 192.0.2.1/24 dev uplink && ip route add default via 192.0.2.2\n\
+         {prelude}\n",
+        built.display()
+    );
+    let output = Command::new("unshare")
+        .args(["--mount", "--net", "--", "bash", "-c", &format!("{own}\n{script}")])
+        .env_remove("XDG_RUNTIME_DIR")
+        .output()
+        .unwrap();
+    let said =
+        format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{script}\n----\n{said}");
+    said
+}
+
+fn readme() -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap()
+}
+
+#[test]
+fn the_walk_through_works_as_root() {
+    let test = "the_walk_through_works_as_root";
+    if !need::need_root(test)
+        || !["ip", "ping", "awk", "sed"].iter().all(|tool| need::need_program(test, tool))
+    {
+        return;
+    }
+    let said = run(&walk(&readme(), &["requests", "plugin"]), "");
+    assert!(said.contains("10.244.0.2"), "{said}");
+    assert!(said.contains("nothing is wrong"), "{said}");
+    assert!(said.contains("1 received, 0% packet loss"), "{said}");
+}
+
+#[test]
+fn the_same_through_reflection_with_a_public_tool() {
+    let test = "the_same_through_reflection";
+    if !need::need_root(test) || !need::need_program(test, "buf") {
+        return;
+    }
+    let said = run(&walk(&readme(), &["requests", "reflection"]), "");
+    assert!(said.contains("\"ipAddress\": \"10.244.0.2\""), "{said}");
+    assert!(said.contains("RELEASE_OUTCOME_RELEASED"), "{said}");
+}
+
+#[test]
+fn the_first_command_works_for_a_user_without_rights() {
+    let test = "the_first_command_works_for_a_user";
+    if !need::need_root(test) || !need::need_program(test, "setpriv") {
+        return;
+    }
+    let script = walk(&readme(), &["requests"]);
+    let as_user = format!(
+        "cat > /tmp/script <<'SCRIPT'\n{script}\nSCRIPT\n\
+         exec setpriv --reuid 4711 --regid 4711 --clear-groups --inh-caps=-all bash /tmp/script"
+    );
+    let said = run(&as_user, "chmod 1777 /tmp; chmod -R a+rX /tmp/checkout");
+    assert!(said.contains("10.244.0.2"), "{said}");
+    assert!(said.contains("/tmp/cns-4711"), "{said}");
+}
