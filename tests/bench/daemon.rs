@@ -225,6 +225,7 @@ impl Pod {
             pod_interface_id: format!("{}-eth0", &self.container[..8]),
             ifname: "eth0".into(),
             began_boottime_ns: Some(Now::read().boot.nanos()),
+            ..Default::default()
         }
     }
 }
