@@ -35,6 +35,9 @@ const SERVICES: &[&str] = &[
     "cns.v1.DebugService",
 ];
 
+/// How often a TCP client is asked whether it is there, and how long it may take to say so.
+const TCP_KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(30);
+
 /// Why the daemon cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
@@ -178,7 +181,10 @@ impl App {
         });
         if let Some(listener) = tcp {
             tracing::info!(address = ?listener.local_addr().ok(), tls = tls.is_some(), "gRPC over TCP");
-            let mut server = server();
+            // A watcher whose machine went away must not keep its place for good.
+            let mut server = server()
+                .http2_keepalive_interval(Some(TCP_KEEPALIVE))
+                .http2_keepalive_timeout(Some(TCP_KEEPALIVE));
             if let Some(tls) = tls {
                 server = server.tls_config(tls)?;
             }
