@@ -97,6 +97,7 @@ pub struct App {
     writer: WriterThread,
     context: Context,
     metrics: Arc<Metrics>,
+    masquerading: Option<modes::Masquerading>,
     unix: UnixSocket,
     tcp: Option<TcpListener>,
     tls: Option<ServerTlsConfig>,
@@ -141,7 +142,7 @@ impl App {
             modes::import_legacy(&ledger, directory).await?;
         }
         modes::standalone(&ledger, &config.standalone_cidrs).await?;
-        modes::masquerade(&config).await?;
+        let masquerading = modes::masquerade(&config).await?;
         let unix = UnixSocket::bind(&config.grpc_socket)?;
         let tcp = match config.grpc_bind_address {
             Some(address) => Some(bind_tcp("--grpc-bind-address", address).await?),
@@ -152,12 +153,13 @@ impl App {
             None => None,
         };
         let tls = tls(&config)?;
-        Ok(Self { config, ledger, writer, context, metrics, unix, tcp, tls, http, stopping })
+        Ok(Self { config, ledger, writer, context, metrics, masquerading, unix, tcp, tls, http, stopping })
     }
 
     /// Serves until `shutdown` is ready, then drains within the configured bound.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), AppError> {
-        let Self { config, ledger, writer, context, metrics, unix, tcp, tls, http, stopping } = self;
+        let Self { config, ledger, writer, context, metrics, masquerading, unix, tcp, tls, http, stopping } =
+            self;
         let (reporter, health_service) = tonic_health::server::health_reporter();
         let policy = Policy::new(config.allow_uids.clone(), config.allow_gids.clone());
         let gate = GateLayer::new(policy, config.max_concurrent_requests, metrics.clone());
@@ -212,6 +214,10 @@ impl App {
             async_delete_dir: config.async_delete_dir.clone(),
         };
         parts.spawn(reconcile::run(ledger.clone(), metrics.clone(), settings, stopping.clone()));
+        if let Some(masquerading) = masquerading {
+            let every = config.reconcile_interval;
+            parts.spawn(modes::keep_masquerading(masquerading, every, stopping.clone()));
+        }
         parts.spawn(report_health(reporter, ledger.health(), stopping.clone()));
         parts.spawn(watchdog(ledger.health(), stopping.clone()));
 
