@@ -161,6 +161,9 @@ impl App {
         let Self { config, ledger, writer, context, metrics, masquerading, unix, tcp, tls, http, stopping } =
             self;
         let (reporter, health_service) = tonic_health::server::health_reporter();
+        // Before anybody can ask: a probe that comes at once must not hear that there is no such service.
+        let serving = *ledger.health().borrow() == Health::Serving;
+        tell_health(&reporter, serving).await;
         let policy = Policy::new(config.allow_uids.clone(), config.allow_gids.clone());
         let gate = GateLayer::new(policy, config.max_concurrent_requests, metrics.clone());
         let routes = context.routes().add_service(health_service);
@@ -287,7 +290,15 @@ async fn writer_ended(health: &mut watch::Receiver<Health>) {
     while health.changed().await.is_ok() {}
 }
 
-/// Tells gRPC health what the ledger says.
+async fn tell_health(reporter: &HealthReporter, serving: bool) {
+    let status =
+        if serving { tonic_health::ServingStatus::Serving } else { tonic_health::ServingStatus::NotServing };
+    for service in SERVICES {
+        reporter.set_service_status(*service, status).await;
+    }
+}
+
+/// Tells gRPC health what the ledger says, and every change of it.
 async fn report_health(
     reporter: HealthReporter,
     mut health: watch::Receiver<Health>,
@@ -295,14 +306,7 @@ async fn report_health(
 ) {
     loop {
         let serving = *health.borrow_and_update() == Health::Serving && !stop.is_cancelled();
-        let status = if serving {
-            tonic_health::ServingStatus::Serving
-        } else {
-            tonic_health::ServingStatus::NotServing
-        };
-        for service in SERVICES {
-            reporter.set_service_status(*service, status).await;
-        }
+        tell_health(&reporter, serving).await;
         if stop.is_cancelled() {
             return;
         }
