@@ -163,7 +163,7 @@ pub(super) async fn keep_masquerading(
                 masquerading.backend = backend;
             }
             Ok(Err(error)) => {
-                tracing::error!(error, "the packet rules that let pods reach the world may be gone")
+                tracing::error!(error, "the packet rules that let pods reach the world may be gone");
             }
             Err(error) => tracing::error!(%error, "looking after the packet rules failed"),
         }

@@ -8,7 +8,7 @@ use tonic::{Code, Request, Response, Status};
 
 use super::{Context, LegacyDocuments, convert, sandbox, status, veth, watch::Responses};
 use crate::{
-    ledger::{Committed, NcView},
+    ledger::{Committed, NcView, View},
     model::{
         ContainerId, Endpoint, Family, IpRecord, IpState, IpStateKind, JournalEntry, NcId, Now, OnRelease,
         Operation, Outcome, PodIdentity, ReturnCode,
@@ -499,7 +499,10 @@ impl DebugService for Debug {
         &self,
         _: Request<pb::ExportLegacyStateRequest>,
     ) -> Result<Response<pb::ExportLegacyStateResponse>, Status> {
-        let documents = self.0.legacy.render(&self.0.ledger.view()).map_err(|error| internal(&error))?;
+        // A copy: the documents of a large node take a while, and the writer must not wait for them.
+        let (format, snapshot) = (self.0.legacy.clone(), View::clone(&self.0.ledger.view()));
+        let rendered = spawn_blocking(move || format.render(&snapshot)).await;
+        let documents = rendered.map_err(|error| internal(&error))?.map_err(|error| internal(&error))?;
         Ok(Response::new(pb::ExportLegacyStateResponse {
             azure_cns_json: documents.azure_cns.into(),
             azure_endpoints_json: documents.azure_endpoints.into(),
