@@ -64,14 +64,22 @@ struct Subject {
 #[derive(Default)]
 struct Cell {
     pairs: Times,
-    spent: Duration,
+    /// Pairs in a second, by round.
+    rounds: Vec<f64>,
 }
 
 impl Cell {
-    fn per_second(&self) -> f64 {
+    fn round(&mut self, pairs: usize, spent: Duration) {
         #[allow(clippy::cast_precision_loss, reason = "thousands")]
-        let pairs = self.pairs.len() as f64;
-        pairs / self.spent.as_secs_f64().max(1e-9)
+        let pairs = pairs as f64;
+        self.rounds.push(pairs / spent.as_secs_f64().max(1e-9));
+    }
+
+    /// Of the round in the middle: one that a neighbour disturbed says nothing.
+    fn per_second(&self) -> f64 {
+        let mut sorted = self.rounds.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied().unwrap_or_default()
     }
 }
 
@@ -105,6 +113,7 @@ impl Subject {
     async fn alone(&mut self, disk: &Disk) -> Result<(), Failure> {
         let client = self.daemon.client()?;
         client.health("").await?;
+        let mut spent = Duration::ZERO;
         for turn in 0..ALONE {
             let begun = Instant::now();
             client.health("").await?;
@@ -119,8 +128,9 @@ impl Subject {
             self.request.add(requested);
             self.release.add(both.saturating_sub(requested));
             self.cells[0].pairs.add(both);
-            self.cells[0].spent += both;
+            spent += both;
         }
+        self.cells[0].round(ALONE, spent);
         Ok(())
     }
 
@@ -146,13 +156,14 @@ impl Subject {
                 Ok::<_, Failure>((pairs, started.elapsed()))
             });
         }
-        let mut longest = Duration::ZERO;
+        let (mut all, mut longest) = (0, Duration::ZERO);
         while let Some(done) = workers.join_next().await {
             let (pairs, spent) = done??;
             self.cells[cell].pairs.extend(&pairs);
+            all += pairs.len();
             longest = longest.max(spent);
         }
-        self.cells[cell].spent += longest;
+        self.cells[cell].round(all, longest);
         Ok(())
     }
 }
@@ -244,23 +255,34 @@ fn ratios(subjects: &[Subject], report: &mut Report) {
     report.fact("fdatasync after 4 KiB in place, p50", micros(flush));
     report.fact("request alone, p50 over all states", micros(of_all(|subject| &subject.request)));
     report.fact("release alone, p50 over all states", micros(of_all(|subject| &subject.release)));
+    // A pair is two calls, and each is answered when it is durable: it is compared with two checks and two flushes.
     for subject in subjects {
-        let name = format!("{} addresses, {} endpoints", subject.addresses, subject.endpoints);
-        let sum = subject.health.median() + subject.flush.median();
+        let twice = (subject.health.median() + subject.flush.median()) * 2;
         let pair = subject.cells[0].pairs.median();
         report.ratio(
-            format!("{name}: request + release / (health + fdatasync)"),
-            times(pair, sum),
+            format!(
+                "{} addresses, {} endpoints: request + release / 2 (health + flush)",
+                subject.addresses, subject.endpoints
+            ),
+            times(pair, twice),
             Aim::AtMost(2.0),
-            format!("{} / {}", micros(pair), micros(sum)),
+            format!("{} / {}", micros(pair), micros(twice)),
         );
     }
-    let one = of_all(|subject| &subject.request).max(of_all(|subject| &subject.release));
+    let (request, release) = (of_all(|subject| &subject.request), of_all(|subject| &subject.release));
+    for (what, call) in [("request", request), ("release", release)] {
+        report.ratio(
+            format!("all states: {what} alone / (health + flush)"),
+            times(call, sum),
+            Aim::AtMost(2.0),
+            format!("{} / {}", micros(call), micros(sum)),
+        );
+    }
     report.ratio(
-        "the slower one of request and release / (health + fdatasync)",
-        times(one, sum),
-        Aim::AtMost(2.0),
-        format!("{} / {}", micros(one), micros(sum)),
+        "all states: request + release / one (health + flush)",
+        times(of_all(|subject| &subject.cells[0].pairs), sum),
+        Aim::None,
+        "2 would be two calls that cost nothing beyond a check and a flush",
     );
     for subject in subjects {
         let [one, _, many] = &subject.cells;

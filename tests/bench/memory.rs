@@ -31,6 +31,15 @@ pub(crate) async fn measure(at: &Path, report: &mut Report) -> Result<(), Failur
     report.ratio("memory with 65 536 addresses loaded, MiB", found, Aim::AtMost(80.0), detail);
     daemon.fill(ENDPOINTS).await?;
     let (found, detail) = resident(&daemon).await?;
-    report.ratio("memory with 65 536 addresses and 10 000 endpoints made, MiB", found, Aim::None, detail);
+    report.ratio("memory with 65 536 addresses, 10 000 endpoints just made, MiB", found, Aim::None, detail);
+    daemon.stop().await?;
+    daemon.start().await?;
+    let (found, detail) = resident(&daemon).await?;
+    report.ratio(
+        "memory with 65 536 addresses, 10 000 endpoints loaded, MiB",
+        found,
+        Aim::AtMost(80.0),
+        detail,
+    );
     Ok(())
 }
