@@ -35,6 +35,9 @@ const SERVICES: &[&str] = &[
     "cns.v1.DebugService",
 ];
 
+/// How often a TCP client is asked whether it is there, and how long it may take to say so.
+const TCP_KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(30);
+
 /// Why the daemon cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
@@ -94,6 +97,7 @@ pub struct App {
     writer: WriterThread,
     context: Context,
     metrics: Arc<Metrics>,
+    masquerading: Option<modes::Masquerading>,
     unix: UnixSocket,
     tcp: Option<TcpListener>,
     tls: Option<ServerTlsConfig>,
@@ -138,7 +142,7 @@ impl App {
             modes::import_legacy(&ledger, directory).await?;
         }
         modes::standalone(&ledger, &config.standalone_cidrs).await?;
-        modes::masquerade(&config).await?;
+        let masquerading = modes::masquerade(&config).await?;
         let unix = UnixSocket::bind(&config.grpc_socket)?;
         let tcp = match config.grpc_bind_address {
             Some(address) => Some(bind_tcp("--grpc-bind-address", address).await?),
@@ -149,13 +153,17 @@ impl App {
             None => None,
         };
         let tls = tls(&config)?;
-        Ok(Self { config, ledger, writer, context, metrics, unix, tcp, tls, http, stopping })
+        Ok(Self { config, ledger, writer, context, metrics, masquerading, unix, tcp, tls, http, stopping })
     }
 
     /// Serves until `shutdown` is ready, then drains within the configured bound.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), AppError> {
-        let Self { config, ledger, writer, context, metrics, unix, tcp, tls, http, stopping } = self;
+        let Self { config, ledger, writer, context, metrics, masquerading, unix, tcp, tls, http, stopping } =
+            self;
         let (reporter, health_service) = tonic_health::server::health_reporter();
+        // Before anybody can ask: a probe that comes at once must not hear that there is no such service.
+        let serving = *ledger.health().borrow() == Health::Serving;
+        tell_health(&reporter, serving).await;
         let policy = Policy::new(config.allow_uids.clone(), config.allow_gids.clone());
         let gate = GateLayer::new(policy, config.max_concurrent_requests, metrics.clone());
         let routes = context.routes().add_service(health_service);
@@ -178,7 +186,10 @@ impl App {
         });
         if let Some(listener) = tcp {
             tracing::info!(address = ?listener.local_addr().ok(), tls = tls.is_some(), "gRPC over TCP");
-            let mut server = server();
+            // A watcher whose machine went away must not keep its place for good.
+            let mut server = server()
+                .http2_keepalive_interval(Some(TCP_KEEPALIVE))
+                .http2_keepalive_timeout(Some(TCP_KEEPALIVE));
             if let Some(tls) = tls {
                 server = server.tls_config(tls)?;
             }
@@ -206,6 +217,10 @@ impl App {
             async_delete_dir: config.async_delete_dir.clone(),
         };
         parts.spawn(reconcile::run(ledger.clone(), metrics.clone(), settings, stopping.clone()));
+        if let Some(masquerading) = masquerading {
+            let every = config.reconcile_interval;
+            parts.spawn(modes::keep_masquerading(masquerading, every, stopping.clone()));
+        }
         parts.spawn(report_health(reporter, ledger.health(), stopping.clone()));
         parts.spawn(watchdog(ledger.health(), stopping.clone()));
 
@@ -275,7 +290,15 @@ async fn writer_ended(health: &mut watch::Receiver<Health>) {
     while health.changed().await.is_ok() {}
 }
 
-/// Tells gRPC health what the ledger says.
+async fn tell_health(reporter: &HealthReporter, serving: bool) {
+    let status =
+        if serving { tonic_health::ServingStatus::Serving } else { tonic_health::ServingStatus::NotServing };
+    for service in SERVICES {
+        reporter.set_service_status(*service, status).await;
+    }
+}
+
+/// Tells gRPC health what the ledger says, and every change of it.
 async fn report_health(
     reporter: HealthReporter,
     mut health: watch::Receiver<Health>,
@@ -283,14 +306,7 @@ async fn report_health(
 ) {
     loop {
         let serving = *health.borrow_and_update() == Health::Serving && !stop.is_cancelled();
-        let status = if serving {
-            tonic_health::ServingStatus::Serving
-        } else {
-            tonic_health::ServingStatus::NotServing
-        };
-        for service in SERVICES {
-            reporter.set_service_status(*service, status).await;
-        }
+        tell_health(&reporter, serving).await;
         if stop.is_cancelled() {
             return;
         }

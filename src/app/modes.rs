@@ -4,10 +4,11 @@
 //! |---|---|---|---|
 //! | Standalone | one static NC per `--standalone-cidr` | the same | masquerade, reconciler |
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use ipnet::IpNet;
 use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
 
 use super::AppError;
 use crate::{
@@ -100,30 +101,81 @@ pub(super) async fn import_legacy(ledger: &Ledger, directory: &Path) -> Result<(
     Ok(())
 }
 
-/// Pods reach the world, or no longer do.
-pub(super) async fn masquerade(config: &Config) -> Result<(), AppError> {
+/// The packet rules as they are wanted, and by which program they were made.
+#[derive(Clone, Debug)]
+pub(super) struct Masquerading {
+    rules: Masquerade,
+    backend: Backend,
+}
+
+/// Makes the rules that let pods reach the world, or removes them.
+pub(super) async fn masquerade(config: &Config) -> Result<Option<Masquerading>, AppError> {
     let networks: Vec<IpNet> = config.standalone_cidrs.iter().flat_map(StaticNc::networks).collect();
     let wanted = config.masquerade;
     if !wanted && !nix::unistd::geteuid().is_root() {
-        return Ok(());
+        return Ok(None);
     }
+    let rules = Masquerade { pods: networks, keep: Vec::new() };
     let done = spawn_blocking(move || {
-        if wanted { reach_the_world(networks).map(Some) } else { remove_masquerade().map(|()| None) }
+        if wanted {
+            reach_the_world(&rules).map(|backend| Some(Masquerading { rules, backend }))
+        } else {
+            remove_masquerade().map(|()| None)
+        }
     });
     let done = done.await.map_err(|error| AppError::Masquerade(error.to_string()))?;
-    if let Some(backend) = done.map_err(AppError::Masquerade)? {
+    let done = done.map_err(AppError::Masquerade)?;
+    if let Some(Masquerading { backend, .. }) = &done {
         tracing::info!(?backend, "traffic that leaves the pod networks is masqueraded");
     }
-    Ok(())
+    Ok(done)
 }
 
-/// Switches forwarding on and makes the rules.
-fn reach_the_world(networks: Vec<IpNet>) -> Result<Backend, String> {
+/// Looks now and then whether the rules still stand, and makes them again if not: whoever reloads the firewall does not know
+/// them.
+pub(super) async fn keep_masquerading(
+    mut masquerading: Masquerading,
+    every: Duration,
+    stop: CancellationToken,
+) {
+    let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = tick.tick() => {}
+        }
+        let Masquerading { rules, backend } = masquerading.clone();
+        let looked = spawn_blocking(move || {
+            let host = Netns::current().map_err(|error| error.to_string())?;
+            if rules.is_in_place(backend, &host).map_err(|error| error.to_string())? {
+                return Ok(None);
+            }
+            reach_the_world(&rules).map(Some)
+        });
+        match looked.await {
+            Ok(Ok(None)) => {}
+            Ok(Ok(Some(backend))) => {
+                tracing::warn!(
+                    ?backend,
+                    "the packet rules that let pods reach the world had gone, and are made again"
+                );
+                masquerading.backend = backend;
+            }
+            Ok(Err(error)) => {
+                tracing::error!(error, "the packet rules that let pods reach the world may be gone");
+            }
+            Err(error) => tracing::error!(%error, "looking after the packet rules failed"),
+        }
+    }
+}
+
+/// Switches forwarding on and makes the rules. Blocks.
+fn reach_the_world(rules: &Masquerade) -> Result<Backend, String> {
     let host = Netns::current().map_err(|error| error.to_string())?;
-    let mut families: Vec<Family> = networks.iter().map(|net| Family::of(net.addr())).collect();
-    families.dedup();
+    let used = |family: &Family| rules.pods.iter().any(|net| Family::of(net.addr()) == *family);
+    let families: Vec<Family> = Family::ALL.into_iter().filter(used).collect();
     enable_forwarding(&host, &families).map_err(|error| error.to_string())?;
-    let rules = Masquerade { pods: networks, keep: Vec::new() };
     rules.apply(&host).map_err(|error| error.to_string())
 }
 

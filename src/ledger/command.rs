@@ -53,7 +53,7 @@ pub enum Command {
         kind: OrchestratorType,
         /// This node's id.
         node_id: String,
-        /// Stored in any case.
+        /// The DNC partition.
         partition_key: String,
     },
     /// Record location and network type (spec/rest-contract.md §6.1).

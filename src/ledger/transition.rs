@@ -102,7 +102,8 @@ fn subject(actor: Actor, command: &Command) -> Subject {
     subject
 }
 
-/// spec/network-containers.md §2: the partition key is stored in any case.
+/// spec/network-containers.md §2. The reference stores the partition key even of a registration that it refuses; here a refusal
+/// changes nothing.
 fn set_orchestrator(
     tx: &mut Tx<'_>,
     kind: OrchestratorType,

@@ -28,7 +28,7 @@ pub struct NcView {
 }
 
 /// The committed state, indexed for reading.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct View {
     orchestrator: Orchestrator,
     ncs: BTreeMap<NcId, NcView>,

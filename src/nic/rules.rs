@@ -11,10 +11,7 @@ use std::{
 
 use ipnet::IpNet;
 
-use super::{
-    netns::{Netns, NetnsError},
-    sysctl::{SysctlError, enable_forwarding},
-};
+use super::netns::{Netns, NetnsError};
 use crate::model::Family;
 
 mod iptables;
@@ -22,6 +19,9 @@ mod nft;
 
 /// The mark on everything of ours.
 const COMMENT: &str = "cns: pods reach the world with the host's address";
+
+/// The same, on what lets pods through a firewall that drops what it does not know.
+const FORWARD_COMMENT: &str = "cns: pods pass";
 
 /// Which program holds the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,12 +69,6 @@ pub enum RulesError {
     /// The namespace could not be entered.
     #[error(transparent)]
     Netns(#[from] NetnsError),
-    /// Forwarding could not be switched on.
-    #[error(transparent)]
-    Forwarding(#[from] SysctlError),
-    /// The thread that ran the programs failed.
-    #[error("setting packet rules failed: {0}")]
-    Thread(#[from] tokio::task::JoinError),
 }
 
 impl RulesError {
@@ -120,18 +114,41 @@ impl Masquerade {
                 Ok(()) => {
                     // Rules of an earlier start without nft would only do the same work twice.
                     let _ = iptables::remove();
-                    return Ok(Backend::Nftables);
+                    return self.let_through().map(|()| Backend::Nftables);
                 }
                 Err(error) => error,
             };
             match iptables::apply(self) {
-                Ok(()) => Ok(Backend::Iptables),
+                Ok(()) => self.let_through().map(|()| Backend::Iptables),
                 Err(iptables) if iptables.is_missing() && nftables.is_missing() => Err(RulesError::NoProgram),
                 Err(iptables) if iptables.is_missing() => Err(nftables),
                 Err(iptables) if nftables.is_missing() => Err(iptables),
                 Err(iptables) => {
                     Err(RulesError::Both { nftables: Box::new(nftables), iptables: Box::new(iptables) })
                 }
+            }
+        })?
+    }
+
+    /// Lets pods through an iptables firewall that drops. Without iptables there is none.
+    fn let_through(&self) -> Result<(), RulesError> {
+        match iptables::let_through(self) {
+            Err(error) if error.is_missing() => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Whether the rules are there as [`Masquerade::apply`] by `backend` made them: reloading a firewall takes them away, and
+    /// starting Docker shuts pods out. Blocks as that does.
+    pub fn is_in_place(&self, backend: Backend, host: &Netns) -> Result<bool, RulesError> {
+        host.run(|| {
+            let masquerades = match backend {
+                Backend::Nftables => nft::is_in_place(self),
+                Backend::Iptables => iptables::is_in_place(self),
+            };
+            match iptables::is_open(self) {
+                Err(error) if error.is_missing() => masquerades,
+                passes => Ok(masquerades? && passes?),
             }
         })?
     }
@@ -154,25 +171,6 @@ impl Masquerade {
                 .collect()
         })?
     }
-}
-
-/// Lets pods of `networks` reach the world from this process's namespace: forwarding on, their traffic masqueraded.
-/// Repeating it, also with other networks, leaves only what was said last.
-pub async fn masquerade(networks: &[IpNet]) -> Result<Backend, RulesError> {
-    let wish = Masquerade { pods: networks.to_vec(), keep: Vec::new() };
-    let work = move || {
-        let host = Netns::current()?;
-        let used = |family: &Family| wish.pods.iter().any(|net| Family::of(net.addr()) == *family);
-        let families: Vec<_> = Family::ALL.into_iter().filter(used).collect();
-        enable_forwarding(&host, &families)?;
-        wish.apply(&host)
-    };
-    tokio::task::spawn_blocking(work).await?
-}
-
-/// Removes the rules that [`masquerade`] made. Forwarding stays on: others may rely on it by now.
-pub async fn remove_masquerade() -> Result<(), RulesError> {
-    tokio::task::spawn_blocking(|| Masquerade::remove(&Netns::current()?)).await?
 }
 
 fn of_family(nets: &[IpNet], family: Family) -> Vec<IpNet> {

@@ -8,7 +8,7 @@ use tonic::{Code, Request, Response, Status};
 
 use super::{Context, LegacyDocuments, convert, sandbox, status, veth, watch::Responses};
 use crate::{
-    ledger::Committed,
+    ledger::{Committed, NcView, View},
     model::{
         ContainerId, Endpoint, Family, IpRecord, IpState, IpStateKind, JournalEntry, NcId, Now, OnRelease,
         Operation, Outcome, PodIdentity, ReturnCode,
@@ -38,18 +38,24 @@ impl Debug {
     fn state(&self, without_ip_configs: bool) -> pb::GetStateResponse {
         let node = Some(self.0.node_info());
         let (now, cool_down) = (Now::read(), self.0.ledger.config().cool_down);
-        let view = self.0.ledger.view();
-        let entry = |nc: &crate::ledger::NcView| pb::NetworkContainerEntry {
+        // The writer waits for whoever holds the view: texts are made after.
+        let (ncs, ips, endpoints) = {
+            let view = self.0.ledger.view();
+            let ncs: Vec<NcView> = view.ncs().cloned().collect();
+            let ips: Vec<_> = view.ips_from(None).filter(|_| !without_ip_configs).cloned().collect();
+            let endpoints: Vec<_> = view.endpoints_from(None).cloned().collect();
+            (ncs, ips, endpoints)
+        };
+        let entry = |nc: &NcView| pb::NetworkContainerEntry {
             network_container: Some(convert::pb_nc(&nc.record.spec, std::iter::empty())),
             status: Some(convert::pb_nc_status(nc)),
             programming_pending: false,
         };
-        let addresses = view.ips_from(None).filter(|_| !without_ip_configs);
         pb::GetStateResponse {
             node,
-            network_containers: view.ncs().map(entry).collect(),
-            ip_configs: addresses.map(|record| convert::pb_ip_config(record, cool_down, now)).collect(),
-            endpoints: view.endpoints_from(None).map(|endpoint| convert::pb_endpoint(endpoint)).collect(),
+            network_containers: ncs.iter().map(entry).collect(),
+            ip_configs: ips.iter().map(|record| convert::pb_ip_config(record, cool_down, now)).collect(),
+            endpoints: endpoints.iter().map(|endpoint| convert::pb_endpoint(endpoint)).collect(),
         }
     }
 
@@ -357,12 +363,14 @@ impl DebugService for Debug {
         let journal = journal.iter().filter_map(|entry| serde_json::to_value(entry).ok()).collect();
         let (ips, endpoints, ncs) = {
             let view = self.0.ledger.view();
-            let ips = view.ips_from(None).filter_map(|ip| serde_json::to_value(&**ip).ok()).collect();
-            let endpoints =
-                view.endpoints_from(None).filter_map(|e| serde_json::to_value(&**e).ok()).collect();
-            let ncs = view.ncs().filter_map(|nc| serde_json::to_value(&*nc.record).ok()).collect();
+            let ips: Vec<_> = view.ips_from(None).cloned().collect();
+            let endpoints: Vec<_> = view.endpoints_from(None).cloned().collect();
+            let ncs: Vec<_> = view.ncs().map(|nc| nc.record.clone()).collect();
             (ips, endpoints, ncs)
         };
+        let ips = ips.iter().filter_map(|ip| serde_json::to_value(&**ip).ok()).collect();
+        let endpoints = endpoints.iter().filter_map(|e| serde_json::to_value(&**e).ok()).collect();
+        let ncs = ncs.iter().filter_map(|nc| serde_json::to_value(&**nc).ok()).collect();
         let findings = self.findings().await?;
         let findings: Vec<String> = findings
             .findings
@@ -491,7 +499,10 @@ impl DebugService for Debug {
         &self,
         _: Request<pb::ExportLegacyStateRequest>,
     ) -> Result<Response<pb::ExportLegacyStateResponse>, Status> {
-        let documents = self.0.legacy.render(&self.0.ledger.view()).map_err(|error| internal(&error))?;
+        // A copy: the documents of a large node take a while, and the writer must not wait for them.
+        let (format, snapshot) = (self.0.legacy.clone(), View::clone(&self.0.ledger.view()));
+        let rendered = spawn_blocking(move || format.render(&snapshot)).await;
+        let documents = rendered.map_err(|error| internal(&error))?.map_err(|error| internal(&error))?;
         Ok(Response::new(pb::ExportLegacyStateResponse {
             azure_cns_json: documents.azure_cns.into(),
             azure_endpoints_json: documents.azure_endpoints.into(),

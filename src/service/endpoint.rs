@@ -44,13 +44,16 @@ impl EndpointService for Endpoints {
         let view = self.0.ledger.view();
         let wanted = |endpoint: &&Arc<Endpoint>| pod.as_ref().is_none_or(|pod| endpoint.pod == *pod);
         let mut found = view.endpoints_from(after.as_ref()).filter(wanted);
-        let page: Vec<&Arc<Endpoint>> = found.by_ref().take(size).collect();
+        let page: Vec<Arc<Endpoint>> = found.by_ref().take(size).cloned().collect();
         let more = found.next().is_some();
         let next_page_token = match page.last() {
             Some(last) if more => last.container.to_string(),
             _ => String::new(),
         };
-        let endpoints = page.into_iter().map(|endpoint| convert::pb_endpoint(endpoint)).collect();
+        // The writer waits for whoever holds the view: texts are made after.
+        drop(found);
+        drop(view);
+        let endpoints = page.iter().map(|endpoint| convert::pb_endpoint(endpoint)).collect();
         Ok(Response::new(pb::ListEndpointsResponse { endpoints, next_page_token }))
     }
 

@@ -145,14 +145,16 @@ impl IpamService for Ipam {
         let (now, cool_down) = (Now::read(), self.0.ledger.config().cool_down);
         let view = self.0.ledger.view();
         let mut found = view.ips_from(after).filter(matches);
-        let page: Vec<&Arc<IpRecord>> = found.by_ref().take(size).collect();
+        let page: Vec<Arc<IpRecord>> = found.by_ref().take(size).cloned().collect();
         let more = found.next().is_some();
         let next_page_token = match page.last() {
             Some(last) if more => last.address.to_string(),
             _ => String::new(),
         };
-        let ip_configs =
-            page.into_iter().map(|record| convert::pb_ip_config(record, cool_down, now)).collect();
+        // The writer waits for whoever holds the view: texts are made after.
+        drop(found);
+        drop(view);
+        let ip_configs = page.iter().map(|record| convert::pb_ip_config(record, cool_down, now)).collect();
         Ok(Response::new(pb::ListIpConfigsResponse { ip_configs, next_page_token }))
     }
 

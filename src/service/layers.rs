@@ -122,6 +122,11 @@ where
                     Err(refusal) => (refusal.into_http(), None),
                 };
                 drop(place);
+                if code_of(&response) == Code::Unimplemented
+                    && !response.headers().contains_key("grpc-status-details-bin")
+                {
+                    response = unknown_rpc(account.path.trim_start_matches('/')).into_http();
+                }
                 let code = code_of(&response);
                 account.close(code);
                 log(code, &caller, started.elapsed(), &response);
@@ -187,6 +192,17 @@ fn parse_timeout(text: &str) -> Option<Duration> {
         'n' => Duration::from_nanos(count),
         _ => return None,
     })
+}
+
+/// tonic's own answer to a path that nobody serves says nothing. It is what a client gets that is newer than the daemon.
+fn unknown_rpc(method: &str) -> Status {
+    let shown: String = method.chars().take(128).collect();
+    let message = format!("{shown} is not an rpc of this daemon, version {}", env!("CARGO_PKG_VERSION"));
+    Failure::new(Code::Unimplemented, ReturnCode::UnsupportedApi, message)
+        .detail("UNKNOWN_RPC")
+        .put("rpc", shown)
+        .remedy("use a client of the daemon's version, or update the daemon; reflection lists what it has")
+        .into()
 }
 
 fn too_late(limit: Duration) -> Status {
@@ -364,7 +380,7 @@ mod tests {
     #[test]
     fn timeouts_are_read_as_grpc_has_them() {
         assert_eq!(parse_timeout("5S"), Some(Duration::from_secs(5)));
-        assert_eq!(parse_timeout("99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
+        assert_eq!(parse_timeout("99999999H"), Some(Duration::from_hours(99_999_999)));
         assert_eq!(parse_timeout("1500u"), Some(Duration::from_micros(1500)));
         for text in ["", "S", "5", "5s", "123456789S", "-5S", "5é", "é"] {
             assert_eq!(parse_timeout(text), None, "{text}");

@@ -101,7 +101,7 @@ async fn bad_input_names_the_field_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn p3_p6_desired_addresses_are_refused_in_words() {
+async fn p3_p6_p7_desired_addresses_are_refused_in_words() {
     let cns = Cns::start(&[]).await;
     let mut ipam = cns.ipam().await;
     let desire = |container: &str, address: &str| pb::RequestIpConfigsRequest {
@@ -113,6 +113,9 @@ async fn p3_p6_desired_addresses_are_refused_in_words() {
     assert!(taken.message().contains("Desired IP is already assigned"), "{taken}");
     let info = taken.get_details_error_info().unwrap();
     assert_eq!((info.metadata["owner"].as_str(), info.metadata["detail"].as_str()), ("c1", "DESIRED_TAKEN"));
+    let invalid = ipam.request_ip_configs(desire("c2", "abc")).await.unwrap_err();
+    assert!(invalid.message().contains("invalid ip abc specified as desired IP"), "{invalid}");
+    assert_eq!(invalid.get_details_error_info().unwrap().metadata["return_code"], "32");
     let unknown = ipam.request_ip_configs(desire("c2", "10.9.9.9")).await.unwrap_err();
     assert!(unknown.message().contains("not enough desired IPs found in pool"), "{unknown}");
     assert_eq!(unknown.code(), Code::FailedPrecondition);

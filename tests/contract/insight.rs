@@ -62,6 +62,24 @@ async fn health_is_told_for_each_service_and_the_whole() {
     }
 }
 
+/// From the first moment on at which the socket answers.
+#[tokio::test]
+async fn a_probe_that_comes_at_once_is_answered() {
+    for _ in 0..10 {
+        let mut cns = Cns::prepared(&[]);
+        cns.spawn();
+        let answer = loop {
+            let Ok(channel) = cns.try_channel().await else {
+                tokio::task::yield_now().await;
+                continue;
+            };
+            let check = HealthCheckRequest { service: "cns.v1.IpamService".into() };
+            break HealthClient::new(channel).check(check).await;
+        };
+        assert_eq!(answer.unwrap().into_inner().status(), ServingStatus::Serving);
+    }
+}
+
 #[tokio::test]
 async fn explain_tells_the_whole_biography() {
     let cns = Cns::start(&["--standalone-cidr", "10.244.0.0/30"]).await;

@@ -124,6 +124,19 @@ async fn probes_and_metrics_are_served_over_http() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let cns = Cns::start(&["--metrics-bind-address", &port.to_string()]).await;
     cns.ipam().await.request_ip_configs(ask("c1")).await.unwrap();
+    let mut nmagent = pb::nm_agent_service_client::NmAgentServiceClient::new(cns.channel().await);
+    nmagent.get_home_az(pb::GetHomeAzRequest {}).await.unwrap_err();
+    // What nobody offers becomes no label.
+    let mut grpc = tonic::client::Grpc::new(cns.channel().await);
+    grpc.ready().await.unwrap();
+    let uri = http::uri::PathAndQuery::from_static("/cns.v1.IpamService/Invented");
+    let codec = tonic_prost::ProstCodec::<(), ()>::default();
+    let status = grpc.unary(tonic::Request::new(()), uri, codec).await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Unimplemented);
+    assert!(
+        status.message().contains("cns.v1.IpamService/Invented is not an rpc of this daemon"),
+        "{status}"
+    );
     let get = |path: &str| {
         let mut stream = std::net::TcpStream::connect(port).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
@@ -139,6 +152,8 @@ async fn probes_and_metrics_are_served_over_http() {
         "cx_available_ips_v2{customer_metric=\"customer metric\"} 252",
         "cns_ledger_commands_total{operation=\"RequestIPConfigs\",outcome=\"done\"} 1",
         "cns_rpc_duration_seconds_count{method=\"cns.v1.IpamService/RequestIPConfigs\",code=\"OK\"} 1",
+        "cns_rpc_duration_seconds_count{method=\"cns.v1.NMAgentService/GetHomeAZ\",code=\"UNIMPLEMENTED\"} 1",
+        "cns_rpc_duration_seconds_count{method=\"other\",code=\"UNIMPLEMENTED\"} 1",
     ] {
         assert!(metrics.contains(expected), "{expected} is missing in:\n{metrics}");
     }

@@ -184,3 +184,104 @@ async fn a_static_network_grows_and_shrinks_and_never_drops_a_pods_address() {
         cns.assert_sound().await;
     }
 }
+
+fn return_code(status: &tonic::Status) -> String {
+    status.get_details_error_info().unwrap().metadata["return_code"].clone()
+}
+
+#[tokio::test]
+async fn t9_t14_u1_u5_e2_what_is_malformed_is_named_and_nothing_is_stored() {
+    let cns = Cns::start(&[]).await;
+    let other = "7c1d0c1e-7b7d-4b38-9b1f-0d0f6a2c9a22";
+    let broken = |change: fn(&mut pb::NetworkContainer)| {
+        let mut nc = nc(&["10.240.0.17"]);
+        change(&mut nc);
+        nc
+    };
+    let cases: Vec<(pb::NetworkContainer, &str, &str)> = vec![
+        (broken(|nc| nc.id = String::new()), "id", "16"),
+        (broken(|nc| nc.id = "abc".into()), "id", "2"),
+        (broken(|nc| nc.id = format!("Swift_Swift_{NC}")), "id", "2"),
+        (
+            broken(|nc| nc.ip_configuration.as_mut().unwrap().gateway_ip_address = "x".into()),
+            "ip_configuration.gateway_ip_address",
+            "2",
+        ),
+        (
+            broken(|nc| nc.primary_interface_identifier = "10.0.0.300".into()),
+            "primary_interface_identifier",
+            "2",
+        ),
+        (broken(|nc| nc.r#type = 0), "type", "22"),
+        (
+            broken(|nc| {
+                let empty = pb::SecondaryIpConfig::default();
+                nc.secondary_ip_configs.insert("a1".into(), empty);
+            }),
+            "secondary_ip_configs[a1].ip_address",
+            "30",
+        ),
+    ];
+    for (bad, field, code) in cases {
+        let status = create(&cns, bad.clone()).await.unwrap_err();
+        assert_eq!((status.code(), return_code(&status).as_str()), (Code::InvalidArgument, code), "{status}");
+        let violations = status.get_details_bad_request().unwrap().field_violations;
+        assert_eq!(violations[0].field, format!("network_container.{field}"));
+        // T14: one bad one stops all of a batch before any is stored.
+        let good = pb::NetworkContainer { id: other.into(), ..nc(&[]) };
+        let batch = pb::BatchCreateOrUpdateNetworkContainersRequest { network_containers: vec![good, bad] };
+        let status = cns.ncs().await.batch_create_or_update_network_containers(batch).await.unwrap_err();
+        let violations = status.get_details_bad_request().unwrap().field_violations;
+        assert_eq!(violations[0].field, format!("network_containers[1].{field}"));
+    }
+    let nameless = pb::DeleteNetworkContainerRequest { id: String::new() };
+    let status = cns.ncs().await.delete_network_container(nameless).await.unwrap_err();
+    assert_eq!(return_code(&status), "16", "E2");
+    let list = cns.ncs().await.list_network_containers(pb::ListNetworkContainersRequest::default()).await;
+    assert_eq!(list.unwrap().into_inner().entries.len(), 1, "the daemon's own");
+    cns.assert_sound().await;
+}
+
+#[tokio::test]
+async fn q5_q6_t4_o4_ncs_are_found_by_pod_where_the_orchestrator_has_it_so() {
+    let cns = Cns::start(&[]).await;
+    let mut node = cns.node().await;
+    let node_id = node.get_node_info(pb::GetNodeInfoRequest {}).await.unwrap().into_inner().node_id;
+    let register = |kind: i32| pb::SetOrchestratorRequest {
+        orchestrator_type: kind,
+        node_id: node_id.clone(),
+        dnc_partition_key: String::new(),
+    };
+    let pod = pb::PodIdentity { namespace: "default".into(), name: "web-0".into() };
+    let by = pb::get_network_container_request::By::OrchestratorContext(pod.clone());
+    let by_pod = pb::GetNetworkContainerRequest { by: Some(by) };
+    let mut ncs = cns.ncs().await;
+    let status = ncs.get_network_container(by_pod.clone()).await.unwrap_err();
+    assert!(status.message().contains("Invalid orchestrator type KubernetesCRD"), "Q5: {status}");
+    assert_eq!(return_code(&status), "19");
+    for unknown in [0, 4711] {
+        let status = node.set_orchestrator(register(unknown)).await.unwrap_err();
+        assert_eq!((status.code(), return_code(&status).as_str()), (Code::InvalidArgument, "19"), "O4");
+        assert!(status.message().contains("Invalid Orchestrator type"), "{status}");
+    }
+
+    node.set_orchestrator(register(pb::OrchestratorType::Kubernetes.into())).await.unwrap();
+    let status = ncs.get_network_container(by_pod.clone()).await.unwrap_err();
+    assert!(
+        status.message().contains("Failed to find networkContainerID for orchestratorContext"),
+        "Q6: {status}"
+    );
+    assert_eq!(return_code(&status), "18");
+    let of_the_pod = pb::NetworkContainer { orchestrator_context: Some(pod), ..nc(&[]) };
+    create(&cns, of_the_pod.clone()).await.unwrap();
+    let found = ncs.get_network_container(by_pod.clone()).await.unwrap().into_inner().entries;
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].network_container.as_ref().unwrap().id, NC);
+
+    node.set_orchestrator(register(pb::OrchestratorType::WebApps.into())).await.unwrap();
+    let web = pb::NetworkContainer { r#type: pb::NetworkContainerType::WebApps.into(), ..of_the_pod };
+    create(&cns, web).await.unwrap();
+    let status = ncs.get_network_container(by_pod).await.unwrap_err();
+    assert_eq!(return_code(&status), "19", "T4");
+    cns.assert_sound().await;
+}

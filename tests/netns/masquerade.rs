@@ -145,3 +145,67 @@ async fn forwarding_keeps_a_route_learnt_from_advertisements() {
     assert_eq!(lab.host.sysctl("ipv6/conf/all/forwarding"), "1");
     assert_eq!(lab.host.sysctl("ipv4/ip_forward"), "1");
 }
+
+/// Docker makes the policy of FORWARD to drop; pods must get through, and only as long as that is so.
+#[tokio::test]
+async fn pods_pass_a_firewall_that_drops_and_leave_it_as_it_was() {
+    let test = "pods_pass_a_firewall_that_drops";
+    let Some(lab) = Lab::new(test).await else { return };
+    if !has("nft") || !has("iptables-restore") {
+        return need::skip(test, "needs nft and iptables");
+    }
+    let pod = wired_pod(&lab).await;
+    let (v4, v6) = (lab.world.serve(WORLD_V4), lab.world.serve(WORLD_V6));
+    let policy = |to: &str| {
+        for program in ["iptables", "ip6tables"] {
+            let set = || Command::new(program).args(["-P", "FORWARD", to]).status().unwrap().success();
+            assert!(lab.host.netns.run(set).unwrap());
+        }
+    };
+    let rules = || {
+        let save = |program: &str| Command::new(program).args(["-t", "filter"]).output().unwrap().stdout;
+        let both = lab.host.netns.run(|| [save("iptables-save"), save("ip6tables-save")].concat()).unwrap();
+        String::from_utf8(both).unwrap()
+    };
+    let backend = wish().apply(&lab.host.netns).unwrap();
+    assert_eq!(pod.udp(v4).unwrap(), HOST_V4);
+    assert!(wish().is_in_place(backend, &lab.host.netns).unwrap());
+    assert!(!rules().contains("CNS"), "without need, other tables are left alone: {}", rules());
+
+    policy("DROP");
+    assert!(pod.udp(v4).is_err());
+    assert!(!wish().is_in_place(backend, &lab.host.netns).unwrap());
+    for _ in 0..2 {
+        wish().apply(&lab.host.netns).unwrap();
+        assert_eq!(pod.udp(v4).unwrap(), HOST_V4);
+        assert_eq!(pod.udp(v6).unwrap(), HOST_V6);
+        assert_eq!(rules().matches("-A FORWARD").count(), 2, "{}", rules());
+    }
+    assert!(wish().is_in_place(backend, &lab.host.netns).unwrap());
+
+    policy("ACCEPT");
+    wish().apply(&lab.host.netns).unwrap();
+    assert!(!rules().contains("CNS"), "{}", rules());
+    policy("DROP");
+    wish().apply(&lab.host.netns).unwrap();
+    Masquerade::remove(&lab.host.netns).unwrap();
+    assert!(!rules().contains("CNS"), "{}", rules());
+}
+
+#[tokio::test]
+async fn rules_that_somebody_flushed_are_missed() {
+    let test = "rules_that_somebody_flushed_are_missed";
+    let Some(lab) = Lab::new(test).await else { return };
+    if !has("nft") || !has("iptables-restore") {
+        return need::skip(test, "needs nft and iptables");
+    }
+    let host = &lab.host.netns;
+    let flush = || host.run(|| Command::new("nft").args(["flush", "ruleset"]).status().unwrap()).unwrap();
+    for backend in [Backend::Nftables, Backend::Iptables] {
+        assert!(!wish().is_in_place(backend, host).unwrap());
+        wish().apply_by(backend, host).unwrap();
+        assert!(wish().is_in_place(backend, host).unwrap());
+        flush();
+        assert!(!wish().is_in_place(backend, host).unwrap(), "{backend:?}");
+    }
+}

@@ -508,3 +508,98 @@ fn records_that_contradict_each_other_are_left_out_and_reported() {
     assert_eq!((problems.len(), repairs.len(), state.by_address.len()), (2, 2, 2));
     assert_eq!(invariant::violations(&state), Vec::<String>::new());
 }
+
+#[test]
+fn r6_an_address_left_behind_by_a_removed_nc_is_nobodys_and_given_to_nobody() {
+    let mut bench = Bench::with_nc_a(0);
+    let stray = IpRecord {
+        id: ip("10.241.0.9").into(),
+        address: ip("10.241.0.9"),
+        nc: id(NC_B),
+        nc_version: 3,
+        state: IpState::Available,
+        since: bench.now.wall,
+        freed: None,
+        on_release: OnRelease::Free,
+    };
+    let mut loaded = bench.disk.reload().unwrap();
+    loaded.ips.push(stray);
+    let (state, problems, repairs) = State::load(loaded, LedgerConfig::default());
+    assert!(problems[0].contains("10.241.0.9") && problems[0].contains(NC_B), "{problems:?}");
+    assert_eq!(repairs, [Change::DeleteIp(ip("10.241.0.9"))]);
+    bench.state = state;
+    let refused = bench.request("c1").unwrap_err();
+    assert_eq!((refused.reason(), refused.return_code().number()), ("NO_ADDRESSES", 32));
+}
+
+#[test]
+fn r8_a_request_without_pod_names_is_served_and_recorded_without_them() {
+    let mut bench = Bench::with_nc_a(1);
+    let nameless = RequestIps { pod: PodIdentity::default(), ..ask("c1") };
+    assert_eq!(bench.request_with(nameless).unwrap(), ["10.240.0.17"]);
+    assert!(!bench.endpoint("c1").unwrap().pod.is_known());
+    // L4: and a release without them frees it.
+    bench.release("c1");
+    assert_eq!(bench.state_of("10.240.0.17"), Some(Available));
+}
+
+#[test]
+fn p4_an_assigned_address_that_its_pods_index_lacks_is_a_violation() {
+    let mut bench = Bench::with_nc_a(1);
+    bench.request("c1").unwrap();
+    bench.state.pods.clear();
+    let found = invariant::violations(&bench.state);
+    assert!(found.iter().any(|words| words.contains("10.240.0.17")), "{found:?}");
+}
+
+/// A daemon that dies before the flush has answered nobody; it comes back as if it had never been asked.
+#[test]
+fn i5_i6_a_crash_before_the_flush_leaves_address_and_record_together() {
+    let mut bench = Bench::with_nc_a(2);
+    bench.request("c1").unwrap();
+    let before = bench.state.records();
+    for lost in [Command::ReleaseIps(give("c1")), Command::RequestIps(ask("c2"))] {
+        let mut batch = Batch::default();
+        transition::execute(&mut bench.state, &mut batch, bench.now, Actor::default(), lost).unwrap();
+        assert!(!batch.changes.is_empty());
+        bench.restart(false);
+        let after = bench.state.records();
+        let sorted = |mut ips: Vec<IpRecord>| {
+            ips.sort_by_key(|record| record.address);
+            ips
+        };
+        assert_eq!(sorted(before.ips.clone()), sorted(after.ips));
+        assert_eq!(before.endpoints, after.endpoints);
+    }
+    // And both halves are in one batch: there is nothing between them to crash in.
+    bench.release("c1");
+    bench.restart(false);
+    assert_eq!((bench.state_of("10.240.0.17"), bench.endpoint("c1")), (Some(Available), None));
+}
+
+/// AzureHost: the synthetic NC without subnet and gateway.
+#[test]
+fn h1_h2_h4_h5_the_node_subnet_nc_has_no_subnet_and_gets_its_addresses_later() {
+    let node_subnet = |addresses: &[String]| {
+        let mut spec = nc(NODE_SUBNET_NC_ID, "10.224.0.5/16", addresses);
+        spec.ip_configuration.subnet = None;
+        spec
+    };
+    let mut bench = Bench::new(LedgerConfig::default());
+    bench.upsert(node_subnet(&[]), Some(3)).unwrap();
+    let refused = bench.request("c1").unwrap_err();
+    assert_eq!((refused.reason(), refused.return_code().number()), ("NO_ADDRESSES", 32), "H4");
+    // H1: at the start only the addresses of the pods that run are known.
+    bench.upsert(node_subnet(&v4s(17, 2)), Some(3)).unwrap();
+    for (container, address) in [("c1", "10.240.0.17"), ("c2", "10.240.0.18")] {
+        let runs =
+            RequestIps { requester: Requester::Reconcile, desired: vec![ip(address)], ..ask(container) };
+        assert_eq!(bench.request_with(runs).unwrap(), [address]);
+    }
+    // H2: then the fetcher brings all.
+    bench.upsert(node_subnet(&v4s(17, 10)), Some(3)).unwrap();
+    assert_eq!((bench.count(Available), bench.count(Assigned)), (8, 2));
+    // H5: an address without a subnet is a host address in the record.
+    bench.request("c3").unwrap();
+    assert_eq!(bench.endpoint("c3").unwrap().interfaces[0].ipv4, [net("10.240.0.19/32")]);
+}

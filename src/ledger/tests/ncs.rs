@@ -227,3 +227,80 @@ fn o1_o2_o3_a_node_keeps_its_id_while_it_has_ncs() {
     bench.run(Command::DeleteNc { id: id(NC_A) }).unwrap();
     bench.run(register("node-2")).unwrap();
 }
+
+#[test]
+fn t4_t5_every_orchestrator_takes_every_type() {
+    for kind in OrchestratorType::ALL {
+        for nc_type in NcType::ALL {
+            let mut bench = bench_of(*kind);
+            let spec = NcSpec { nc_type: *nc_type, ..for_pod(NC_A, "web-0") };
+            let stored = pushed(&mut bench, spec).unwrap();
+            assert!(stored.created, "{kind} {nc_type}");
+            assert_eq!(bench.view.ncs_of_pod(&pod("web-0")).count(), 1);
+        }
+    }
+}
+
+#[test]
+fn u7_u8_u9_wider_and_overlapping_is_the_only_change() {
+    let mut bench = bench_of(OrchestratorType::KubernetesCrd);
+    bench.upsert(nc(NC_A, "10.240.0.5/24", &[]), None).unwrap();
+    assert_eq!(code(bench.upsert(nc(NC_A, "10.240.0.5/25", &[]), None)), 28, "U7: narrower");
+    assert_eq!(code(bench.upsert(nc(NC_A, "10.242.0.0/23", &[]), None)), 28, "U9: wider, elsewhere");
+    for wider in ["10.240.1.0/23", "10.240.0.0/22"] {
+        bench.upsert(nc(NC_A, wider, &[]), None).unwrap();
+        let stored = bench.view.nc(&id(NC_A)).unwrap().record.spec.ip_configuration.subnet;
+        assert_eq!(stored, Some(net(wider)), "U8");
+    }
+}
+
+/// What the source no longer lists goes; what pods hold of it stays theirs, and nothing else waits for that.
+#[test]
+fn e5_e6_a_stale_nc_goes_at_once_or_with_its_last_pod() {
+    let mut bench = Bench::with_nc_a(2);
+    bench.upsert(nc(NC_B, "10.241.0.5/24", &[]), Some(3)).unwrap();
+    let delete = |nc_id| Command::DeleteNc { id: id(nc_id) };
+    assert_eq!(bench.run(delete(NC_B)).unwrap(), Reply::NcDeleted { existed: true, kept: vec![] }, "E5");
+    assert!(bench.view.nc(&id(NC_B)).is_none());
+    bench.request("c1").unwrap();
+    let kept = vec![ip("10.240.0.17")];
+    assert_eq!(bench.run(delete(NC_A)).unwrap(), Reply::NcDeleted { existed: true, kept }, "E6");
+    // The rest of the source's list is applied all the same.
+    bench.upsert(nc(NC_B, "10.241.0.5/24", &["10.241.0.17".to_owned()]), Some(3)).unwrap();
+    assert_eq!(bench.request("c2").unwrap(), ["10.241.0.17"]);
+    bench.release("c1");
+    assert!(bench.view.nc(&id(NC_A)).is_none());
+}
+
+#[test]
+fn f1_f2_a_restart_and_a_reboot_keep_ncs_orchestrator_and_contexts() {
+    for rebooted in [false, true] {
+        let mut bench = bench_of(OrchestratorType::Kubernetes);
+        pushed(&mut bench, for_pod(NC_A, "web-0")).unwrap();
+        let versions = vec![(id(NC_A), 1)];
+        bench.run(Command::SetHostVersions { versions, promote: false }).unwrap();
+        let environment = Environment { location: "Azure".into(), network_type: "Underlay".into() };
+        bench.run(Command::SetEnvironment(environment)).unwrap();
+        let before = (bench.view.orchestrator().clone(), bench.view.nc(&id(NC_A)).unwrap().record.clone());
+        assert_eq!(before.1.host_version, Some(1), "V12 for the file");
+        bench.restart(rebooted);
+        let after = (bench.view.orchestrator().clone(), bench.view.nc(&id(NC_A)).unwrap().record.clone());
+        assert_eq!(before, after, "rebooted: {rebooted}");
+        assert_eq!(bench.view.ncs_of_pod(&pod("web-0")).count(), 1);
+    }
+}
+
+#[test]
+fn the_environment_outlives_a_registration() {
+    let mut bench = Bench::new(LedgerConfig::default());
+    let environment = Environment { location: "Azure".into(), network_type: "Overlay".into() };
+    for _ in 0..2 {
+        bench.run(Command::SetEnvironment(environment.clone())).unwrap();
+    }
+    bench.run(set_orchestrator(OrchestratorType::Batch)).unwrap();
+    let stored = bench.view.orchestrator();
+    assert_eq!(
+        (stored.kind, stored.environment.as_ref()),
+        (Some(OrchestratorType::Batch), Some(&environment))
+    );
+}

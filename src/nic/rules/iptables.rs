@@ -6,10 +6,14 @@
 
 use std::fmt::Write as _;
 
-use super::{COMMENT, Masquerade, RulesError, run};
+use ipnet::IpNet;
+
+use super::{COMMENT, FORWARD_COMMENT, Masquerade, RulesError, run};
 use crate::model::Family;
 
 const CHAIN: &str = "CNS-MASQUERADE";
+/// In the table `filter`, where somebody else drops what is forwarded.
+const FORWARD_CHAIN: &str = "CNS-FORWARD";
 
 /// `save` and `restore` of a family.
 const PROGRAMS: [(Family, &str, &str); 2] =
@@ -30,17 +34,96 @@ pub(super) fn apply(wish: &Masquerade) -> Result<(), RulesError> {
 pub(super) fn remove() -> Result<(), RulesError> {
     for (_, save, restore) in PROGRAMS {
         remove_family(save, restore)?;
+        shut_family(save, restore)?;
     }
     Ok(())
 }
 
-fn remove_family(save: &'static str, restore: &'static str) -> Result<(), RulesError> {
-    let present = run(save, &["-t", "nat"], "")?;
-    // Without the chain there can be no jump to it.
-    if present.lines().any(|line| line.starts_with(&format!(":{CHAIN} "))) {
-        commit(restore, &format!("*nat\n{}-F {CHAIN}\n-X {CHAIN}\nCOMMIT\n", without_jumps(&present)))?;
+/// Whether the jumps and chains of the wish are there.
+pub(super) fn is_in_place(wish: &Masquerade) -> Result<bool, RulesError> {
+    for (family, save, _) in PROGRAMS {
+        let present = run(save, &["-t", "nat"], "")?;
+        let jumps = jumps(&present, "POSTROUTING", CHAIN).count();
+        if jumps != wish.pods_of(family).len() || (jumps > 0 && !present.contains("-j MASQUERADE")) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Lets pods through where the policy of `FORWARD` is to drop, as Docker makes it, and takes that back where it is not (any more).
+/// A verdict of ours in another table could not: a packet has to be accepted in every one.
+pub(super) fn let_through(wish: &Masquerade) -> Result<(), RulesError> {
+    for (family, save, restore) in PROGRAMS {
+        let pods = wish.pods_of(family);
+        let present = run(save, &["-t", "filter"], "")?;
+        if pods.is_empty() || !is_shut(&present) {
+            shut_family(save, restore)?;
+        } else {
+            commit(restore, &passage(&pods, &present))?;
+        }
     }
     Ok(())
+}
+
+/// Whether pods pass `FORWARD`, as far as its policy goes.
+pub(super) fn is_open(wish: &Masquerade) -> Result<bool, RulesError> {
+    for (family, save, _) in PROGRAMS {
+        let present = run(save, &["-t", "filter"], "")?;
+        if !wish.pods_of(family).is_empty()
+            && is_shut(&present)
+            && jumps(&present, "FORWARD", FORWARD_CHAIN).next().is_none()
+        {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn is_shut(present: &str) -> bool {
+    present.lines().any(|line| line.starts_with(":FORWARD DROP"))
+}
+
+fn passage(pods: &[IpNet], present: &str) -> String {
+    let mut text =
+        format!("*filter\n:{FORWARD_CHAIN} - [0:0]\n{}", without_jumps(present, "FORWARD", FORWARD_CHAIN));
+    // Writing to a string cannot fail.
+    for net in pods {
+        for side in ["-s", "-d"] {
+            let _ = writeln!(
+                text,
+                "-A {FORWARD_CHAIN} {side} {net} -m comment --comment \"{FORWARD_COMMENT}\" -j ACCEPT"
+            );
+        }
+    }
+    let _ = writeln!(text, "-I FORWARD -m comment --comment \"{FORWARD_COMMENT}\" -j {FORWARD_CHAIN}");
+    text.push_str("COMMIT\n");
+    text
+}
+
+fn shut_family(save: &'static str, restore: &'static str) -> Result<(), RulesError> {
+    let present = run(save, &["-t", "filter"], "")?;
+    remove_chain(restore, "filter", &present, "FORWARD", FORWARD_CHAIN)
+}
+
+fn remove_family(save: &'static str, restore: &'static str) -> Result<(), RulesError> {
+    let present = run(save, &["-t", "nat"], "")?;
+    remove_chain(restore, "nat", &present, "POSTROUTING", CHAIN)
+}
+
+fn remove_chain(
+    restore: &'static str,
+    table: &str,
+    present: &str,
+    from: &str,
+    chain: &str,
+) -> Result<(), RulesError> {
+    // Without the chain there can be no jump to it.
+    if !present.lines().any(|line| line.starts_with(&format!(":{chain} "))) {
+        return Ok(());
+    }
+    let jumps = without_jumps(present, from, chain);
+    commit(restore, &format!("*{table}\n{jumps}-F {chain}\n-X {chain}\nCOMMIT\n"))
 }
 
 fn commit(restore: &'static str, text: &str) -> Result<(), RulesError> {
@@ -48,7 +131,7 @@ fn commit(restore: &'static str, text: &str) -> Result<(), RulesError> {
 }
 
 fn transaction(wish: &Masquerade, family: Family, present: &str) -> String {
-    let mut text = format!("*nat\n:{CHAIN} - [0:0]\n{}", without_jumps(present));
+    let mut text = format!("*nat\n:{CHAIN} - [0:0]\n{}", without_jumps(present, "POSTROUTING", CHAIN));
     // Writing to a string cannot fail.
     for net in wish.kept_of(family) {
         let _ = writeln!(text, "-A {CHAIN} -d {net} -m comment --comment \"{COMMENT}\" -j RETURN");
@@ -61,14 +144,18 @@ fn transaction(wish: &Masquerade, family: Family, present: &str) -> String {
     text
 }
 
-/// Deletions of the jumps that a saved table shows. What `save` writes, `restore` understands.
-fn without_jumps(present: &str) -> String {
-    let jump = format!("-j {CHAIN}");
-    let jumps = present.lines().filter_map(|line| {
-        line.strip_prefix("-A POSTROUTING ").filter(|rule| rule.trim_end().ends_with(&jump))
-    });
-    jumps.fold(String::new(), |mut text, rule| {
-        let _ = writeln!(text, "-D POSTROUTING {rule}");
+/// The jumps from one chain to another that a saved table shows, without their `-A CHAIN`.
+fn jumps<'a>(present: &'a str, from: &str, to: &str) -> impl Iterator<Item = &'a str> {
+    let (rule, jump) = (format!("-A {from} "), format!("-j {to}"));
+    present.lines().filter_map(move |line| {
+        line.strip_prefix(rule.as_str()).filter(|rest| rest.trim_end().ends_with(jump.as_str()))
+    })
+}
+
+/// Deletions of those jumps. What `save` writes, `restore` understands.
+fn without_jumps(present: &str, from: &str, to: &str) -> String {
+    jumps(present, from, to).fold(String::new(), |mut text, rule| {
+        let _ = writeln!(text, "-D {from} {rule}");
         text
     })
 }

@@ -15,6 +15,17 @@ pub(super) fn apply(wish: &Masquerade) -> Result<(), RulesError> {
     run(PROGRAM, &["-f", "-"], &transaction(wish)).map(drop)
 }
 
+/// Whether a rule for each family of the wish is there.
+pub(super) fn is_in_place(wish: &Masquerade) -> Result<bool, RulesError> {
+    let wanted = Family::ALL.into_iter().filter(|family| !wish.pods_of(*family).is_empty()).count();
+    match run(PROGRAM, &["list", "table", "inet", "cns"], "") {
+        Ok(present) => Ok(present.matches(COMMENT).count() == wanted),
+        // What it says of a table that is not there.
+        Err(RulesError::Refused { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 pub(super) fn remove() -> Result<(), RulesError> {
     run(PROGRAM, &["-f", "-"], &format!("add table {TABLE}\ndelete table {TABLE}\n")).map(drop)
 }

@@ -134,3 +134,27 @@ fn a_wrong_value_is_named_by_its_path() {
         "azure-cns.json.ContainerNetworkService.ContainerStatus.x.CreateNetworkContainerRequest.Routes";
     assert!(skipped[0].contains(path) && skipped[0].contains("a list is expected, found 7"), "{skipped:?}");
 }
+
+/// The reference refuses every later update of such an NC with 38.
+#[tokio::test]
+async fn n9_a_host_version_that_is_no_number_is_reported_and_asked_for_anew() {
+    let cns = serde_json::json!({"ContainerNetworkService": {
+        "OrchestratorType": "KubernetesCRD", "NodeID": "", "ContainerStatus": {
+            "5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11": {"HostVersion": "abc", "CreateNetworkContainerRequest": {
+                "Version": "4", "NetworkContainerType": "Docker",
+                "NetworkContainerid": "5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11"
+            }}
+        }
+    }});
+    let documents = LegacyDocuments { azure_cns: cns.to_string().into_bytes(), ..Default::default() };
+    let (ledger, skipped) = imported(&documents).await;
+    assert!(skipped[0].contains("Invalid hostVersion is abc"), "{skipped:?}");
+    assert_eq!(ledger.view().ncs().next().unwrap().record.host_version, None);
+}
+
+#[test]
+fn f5_a_file_without_the_daemons_part_is_a_fresh_start() {
+    let documents = LegacyDocuments { azure_cns: b"{\"Other\": 1}".to_vec(), ..Default::default() };
+    let (state, skipped) = LegacyFiles.parse(&documents).unwrap();
+    assert_eq!((state.orchestrator, state.ncs.len(), skipped.len()), (None, 0, 0));
+}
