@@ -26,7 +26,10 @@ use tonic::{Request, service::Routes};
 use self::{peer::Caller, sandbox::Sandboxes};
 use crate::{
     ledger::{Ledger, LegacyState, View},
-    model::{Actor, ContainerId, IpRecord, JournalEntry, PodIdentity, PodKey, PodKeyScheme},
+    model::{
+        Actor, ContainerId, IpRecord, JournalEntry, NcType, OrchestratorType, PodIdentity, PodKey,
+        PodKeyScheme,
+    },
     proto::v1 as pb,
 };
 
@@ -113,6 +116,38 @@ impl Context {
         &self.sandboxes
     }
 
+    /// The ledger that the services are over.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// The IPAM service, for callers in this process.
+    pub(crate) fn ipam(&self) -> impl pb::ipam_service_server::IpamService + use<> {
+        ipam::Ipam(self.clone())
+    }
+
+    /// The network container service, for callers in this process.
+    pub(crate) fn network_containers(
+        &self,
+    ) -> impl pb::network_container_service_server::NetworkContainerService + use<> {
+        network_container::NetworkContainers(self.clone())
+    }
+
+    /// The endpoint service, for callers in this process.
+    pub(crate) fn endpoints(&self) -> impl pb::endpoint_service_server::EndpointService + use<> {
+        endpoint::Endpoints(self.clone())
+    }
+
+    /// The NMAgent service, for callers in this process.
+    pub(crate) fn nmagent(&self) -> impl pb::nm_agent_service_server::NmAgentService + use<> {
+        nmagent::NmAgent
+    }
+
+    /// The node service, for callers in this process.
+    pub(crate) fn node(&self) -> impl pb::node_service_server::NodeService + use<> {
+        node::Node(self.clone())
+    }
+
     /// All services of the contract.
     pub fn routes(&self) -> Routes {
         Routes::new(pb::ipam_service_server::IpamServiceServer::new(ipam::Ipam(self.clone())))
@@ -167,6 +202,23 @@ impl Context {
     fn until_stopped<S: Stream + Send>(&self, stream: S) -> impl Stream<Item = S::Item> + Send + use<S> {
         stream.take_until(self.stopping.clone().cancelled_owned())
     }
+}
+
+pub(crate) use network_container::is_indexed_by_pod;
+
+/// The contract's number of an NC type.
+pub(crate) fn nc_type_number(kind: NcType) -> i32 {
+    convert::pb_nc_type(kind).into()
+}
+
+/// The contract's number of an orchestrator.
+pub(crate) fn orchestrator_number(kind: OrchestratorType) -> i32 {
+    convert::pb_orchestrator(Some(kind)).into()
+}
+
+/// Whether a definition is well-formed: what CreateOrUpdateNetworkContainer would refuse before it asks the ledger.
+pub(crate) fn check_nc(nc: &pb::NetworkContainer) -> Result<(), status::InvalidField> {
+    convert::nc_spec("network_container", Some(nc.clone())).map(drop)
 }
 
 /// A page's size: the server's choice for 0, never more than the most.

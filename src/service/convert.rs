@@ -180,7 +180,7 @@ fn nc_type(field: &str, value: i32) -> Parsed<NcType> {
     })
 }
 
-fn pb_nc_type(nc_type: NcType) -> pb::NetworkContainerType {
+pub(super) fn pb_nc_type(nc_type: NcType) -> pb::NetworkContainerType {
     match nc_type {
         NcType::AzureContainerInstance => pb::NetworkContainerType::AzureContainerInstance,
         NcType::WebApps => pb::NetworkContainerType::WebApps,

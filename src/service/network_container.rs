@@ -225,22 +225,18 @@ impl NetworkContainerService for NetworkContainers {
 
     async fn attach_container_to_network(
         &self,
-        _: Request<pb::AttachContainerToNetworkRequest>,
+        request: Request<pb::AttachContainerToNetworkRequest>,
     ) -> Result<Response<pb::AttachContainerToNetworkResponse>, Status> {
-        Err(status::unimplemented(
-            "AttachContainerToNetwork",
-            "the Batch orchestrator's attachments are not part of this daemon yet",
-        ))
+        let request = request.into_inner();
+        Err(self.attachment("Attach", &request.container_id, &request.network_container_id))
     }
 
     async fn detach_container_from_network(
         &self,
-        _: Request<pb::DetachContainerFromNetworkRequest>,
+        request: Request<pb::DetachContainerFromNetworkRequest>,
     ) -> Result<Response<pb::DetachContainerFromNetworkResponse>, Status> {
-        Err(status::unimplemented(
-            "DetachContainerFromNetwork",
-            "the Batch orchestrator's attachments are not part of this daemon yet",
-        ))
+        let request = request.into_inner();
+        Err(self.attachment("Detach", &request.container_id, &request.network_container_id))
     }
 
     async fn create_host_nc_apipa_endpoint(
@@ -261,6 +257,47 @@ impl NetworkContainerService for NetworkContainers {
 }
 
 impl NetworkContainers {
+    /// Why a container is not attached: the reference does it on Windows only, and for Batch only
+    /// (spec/rest-contract.md §6.14).
+    fn attachment(&self, operation: &str, container: &str, nc: &str) -> Status {
+        if container.is_empty() {
+            let error = status::InvalidField::new("container_id", "a container id is expected");
+            return error.code(ReturnCode::DockerContainerNotSpecified).into();
+        }
+        let id = match nc_id("network_container_id", nc) {
+            Ok(id) => id,
+            Err(status) => return status,
+        };
+        let view = self.0.ledger.view();
+        if view.nc(&id).is_none() {
+            let message = format!("network container {id} does not exist");
+            return Failure::new(Code::NotFound, ReturnCode::NotFound, message)
+                .detail("NETWORK_CONTAINER_NOT_FOUND")
+                .put("network_container_id", id)
+                .remedy("see `cnsctl nc list` for those that exist; create it first")
+                .into();
+        }
+        let kind = view.orchestrator().kind;
+        if kind == Some(crate::model::OrchestratorType::Batch) {
+            let message = "[Azure CNS] Operation is not supported in linux.";
+            return Failure::new(Code::Unimplemented, ReturnCode::UnexpectedError, message)
+                .detail("WINDOWS_ONLY")
+                .put("operation", operation)
+                .remedy("on Linux the CNI plugin connects containers")
+                .into();
+        }
+        let given = kind.map_or("", |kind| kind.as_str());
+        Failure::new(
+            Code::FailedPrecondition,
+            ReturnCode::UnsupportedOrchestratorType,
+            format!("Invalid orchestrator type {given}"),
+        )
+        .detail("UNSUPPORTED_ORCHESTRATOR")
+        .put("orchestrator_type", given)
+        .remedy("only the orchestrator Batch attaches containers by this call")
+        .into()
+    }
+
     /// On Linux the host side needs nothing (spec/network-containers.md §11), but the NC must be known and allow traffic.
     fn check_apipa(&self, id: &str) -> Result<(), Status> {
         let id = nc_id("network_container_id", id)?;
@@ -288,7 +325,7 @@ fn nc_id(field: &str, text: &str) -> Result<NcId, Status> {
 }
 
 /// Where NCs belong to pods (spec/network-containers.md §5).
-fn is_indexed_by_pod(kind: crate::model::OrchestratorType) -> bool {
+pub(crate) fn is_indexed_by_pod(kind: crate::model::OrchestratorType) -> bool {
     use crate::model::OrchestratorType as Kind;
     matches!(
         kind,

@@ -64,6 +64,16 @@ pub struct Metrics {
     reconciled: Counter,
     async_deletes: Counter,
     veths: Counter,
+    legacy: Family<Legacy, Histogram>,
+}
+
+/// A request of the legacy contract.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Legacy {
+    /// The route's path. The reference has the whole request URI here, which any caller can make endless.
+    url: &'static str,
+    verb: String,
+    cns_return_code: &'static str,
 }
 
 fn latency() -> Histogram {
@@ -142,6 +152,12 @@ impl Metrics {
             "Host veths deleted because they had outlived their container",
             veths.clone(),
         );
+        let legacy = Family::<Legacy, Histogram>::new_with_constructor(latency);
+        registry.register(
+            "http_request_latency_seconds",
+            "Time to answer requests of the legacy contract",
+            legacy.clone(),
+        );
         let metrics = Self {
             registry,
             known: proto::methods().into_iter().collect(),
@@ -157,6 +173,7 @@ impl Metrics {
             reconciled,
             async_deletes,
             veths,
+            legacy,
         };
         metrics.set_totals([0; 4]);
         Arc::new(metrics)
@@ -178,6 +195,15 @@ impl Metrics {
     /// A host veth that had outlived its container was deleted.
     pub fn veth_reconciled(&self) {
         self.veths.inc();
+    }
+
+    /// A request of the legacy contract was answered.
+    pub fn legacy_request(&self, url: &'static str, verb: &str, code: &'static str, took: Duration) {
+        // Methods are words of the caller's choice.
+        let known = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
+        let verb = known.into_iter().find(|known| *known == verb).unwrap_or("other").to_owned();
+        let labels = Legacy { url, verb, cns_return_code: code };
+        self.legacy.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
     /// A release was taken from the async-delete directory.

@@ -1,0 +1,493 @@
+//! What needs the host's agents: publishing, NMAgent, home AZ, VM id, NIC resources (spec/rest-contract.md §6.17–6.19,
+//! 6.27–6.31). The services say what is available; here it is said in the legacy contract's words.
+
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use super::{Call, Gateway, Refused, Reply, types::Response};
+use crate::{
+    gojson::{self, Bytes, List},
+    model::ReturnCode,
+    proto::v1::{
+        self as pb, network_container_service_server::NetworkContainerService as _,
+        nm_agent_service_server::NmAgentService as _, node_service_server::NodeService as _,
+    },
+};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct PublishRequest {
+    #[serde(rename = "NetworkID")]
+    network: String,
+    #[serde(rename = "NetworkContainerID")]
+    nc: String,
+    #[serde(rename = "JoinNetworkURL")]
+    join_url: String,
+    #[serde(rename = "CreateNetworkContainerURL")]
+    url: String,
+    #[serde(rename = "CreateNetworkContainerRequestBody")]
+    body: Bytes,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct UnpublishRequest {
+    #[serde(rename = "NetworkID")]
+    network: String,
+    #[serde(rename = "NetworkContainerID")]
+    nc: String,
+    #[serde(rename = "JoinNetworkURL")]
+    join_url: String,
+    #[serde(rename = "DeleteNetworkContainerURL")]
+    url: String,
+    #[serde(rename = "DeleteNetworkContainerRequestBody")]
+    body: Bytes,
+}
+
+#[derive(Debug, Serialize)]
+struct Published {
+    #[serde(rename = "Response")]
+    response: LooseResponse,
+    #[serde(rename = "PublishErrorStr")]
+    error: String,
+    #[serde(rename = "PublishStatusCode")]
+    status: u32,
+    #[serde(rename = "PublishResponseBody")]
+    body: Bytes,
+}
+
+#[derive(Debug, Serialize)]
+struct Unpublished {
+    #[serde(rename = "Response")]
+    response: LooseResponse,
+    #[serde(rename = "UnpublishErrorStr")]
+    error: String,
+    #[serde(rename = "UnpublishStatusCode")]
+    status: u32,
+    #[serde(rename = "UnpublishResponseBody")]
+    body: Bytes,
+}
+
+/// These two routes put 400 into the return code, which no other does (§4).
+type LooseResponse = Response;
+
+/// The NMAgent URL in the query of a publish URL, if it is of the form that the reference takes (§6.17). It is not used: what
+/// is called is made of parts that were checked.
+fn nmagent_url(url: &str) -> Result<(), String> {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    let kind = query.split('&').find_map(|pair| pair.strip_prefix("type="));
+    let kind = kind.ok_or("no query parameter `type`")?;
+    let kind = percent_decoded(kind);
+    let segments: Vec<&str> = kind.split('/').collect();
+    let matches = segments.windows(9).any(|window| {
+        let [management, interfaces, interface, containers, container, token_name, token, version, one] =
+            window
+        else {
+            return false;
+        };
+        management.ends_with("NetworkManagement")
+            && [*interfaces, *containers, *token_name, *version]
+                == ["interfaces", "networkContainers", "authenticationToken", "api-version"]
+            && one.starts_with('1')
+            && [interface, container, token].iter().all(|segment| segment.chars().count() <= 36)
+    });
+    if matches {
+        Ok(())
+    } else {
+        Err("it does not name an interface, a network container and a token".into())
+    }
+}
+
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let hex = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        match (first, hex.and_then(|digits| u8::from_str_radix(digits, 16).ok())) {
+            (b'%', Some(byte)) => {
+                bytes.push(byte);
+                rest = after.get(2..).unwrap_or_default();
+            }
+            (b'+', _) => {
+                bytes.push(b' ');
+                rest = after;
+            }
+            (other, _) => {
+                bytes.push(*other);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// `/network/publishnetworkcontainer`.
+pub(super) async fn publish(gateway: &Gateway, call: &Call) -> Reply {
+    if !call.is_post() {
+        return Reply::text(StatusCode::BAD_REQUEST, "PublishNetworkContainer expects a POST");
+    }
+    let request: PublishRequest = match gojson::decode(&call.body) {
+        Ok(request) => request,
+        Err(error) => {
+            return Reply::text(StatusCode::BAD_REQUEST, &format!("could not decode request body: {error}"));
+        }
+    };
+    if let Err(error) = nmagent_url(&request.url) {
+        let message = format!("unexpected create nc url format. url {}: {error} ", request.url);
+        let response = Response { code: 400, message };
+        let published = Published { response, error: String::new(), status: 0, body: Bytes(None) };
+        return Reply::json_with(StatusCode::BAD_REQUEST, &published);
+    }
+    let (network, nc) = (request.network.clone(), request.nc.clone());
+    let message = pb::PublishNetworkContainerRequest {
+        network_id: request.network,
+        network_container_id: request.nc,
+        join_network_url: request.join_url,
+        create_network_container_url: request.url,
+        create_network_container_request_body: request.body.0.unwrap_or_default().into(),
+    };
+    let answer = gateway.context.network_containers().publish_network_container(call.ask(message)).await;
+    let published = match answer {
+        Ok(answer) => {
+            let answer = answer.into_inner();
+            let outcome = Outcome {
+                failed_call: answer.failed_call(),
+                error: answer.publish_error,
+                status: answer.publish_status_code,
+            };
+            Published {
+                response: outcome.response(&network, &nc, Outcome::PUBLISH),
+                body: outcome.body(answer.publish_response_body.to_vec()),
+                error: outcome.error,
+                status: outcome.status,
+            }
+        }
+        Err(status) => {
+            let error = Refused::from(status).message;
+            Published {
+                response: Response::new(
+                    ReturnCode::NetworkJoinFailed,
+                    format!("failed to join network {network}: {error}"),
+                ),
+                error,
+                status: 0,
+                body: Bytes(None),
+            }
+        }
+    };
+    Reply::json(&published)
+}
+
+/// How a chain of host calls ended.
+struct Outcome {
+    failed_call: pb::HostCall,
+    error: String,
+    status: u32,
+}
+
+/// The code of a failed call, and its verbs where no answer came and where a bad one came.
+struct Words {
+    code: ReturnCode,
+    unanswered: &'static str,
+    refused: &'static str,
+}
+
+impl Outcome {
+    const PUBLISH: Words =
+        Words { code: ReturnCode::NetworkContainerPublishFailed, unanswered: "publish", refused: "publish" };
+    // The reference says "publish" of an unpublish that got no answer.
+    const UNPUBLISH: Words = Words {
+        code: ReturnCode::NetworkContainerUnpublishFailed,
+        unanswered: "publish",
+        refused: "unpublish",
+    };
+
+    fn response(&self, network: &str, nc: &str, words: Words) -> Response {
+        let Words { code, unanswered, refused } = words;
+        let answered = self.error.is_empty();
+        match self.failed_call {
+            pb::HostCall::Unspecified => Response::default(),
+            pb::HostCall::JoinNetwork if answered => Response::new(
+                ReturnCode::NetworkJoinFailed,
+                format!("failed to join network {network}. did not get 200 from wireserver"),
+            ),
+            pb::HostCall::JoinNetwork => Response::new(
+                ReturnCode::NetworkJoinFailed,
+                format!("failed to join network {network}: {}", self.error),
+            ),
+            _ if answered => {
+                Response::new(code, format!("failed to {refused} nc {nc}. did not get 200 from wireserver"))
+            }
+            _ => Response::new(code, format!("failed to {unanswered} nc {nc}: {}", self.error)),
+        }
+    }
+
+    /// Without an answer there is no body; an empty one is empty.
+    fn body(&self, body: Vec<u8>) -> Bytes {
+        Bytes(self.error.is_empty().then_some(body))
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct AzrBody {
+    #[serde(rename = "azID")]
+    _az: u64,
+    #[serde(rename = "azrEnabled")]
+    _enabled: bool,
+}
+
+/// `/network/unpublishnetworkcontainer`.
+pub(super) async fn unpublish(gateway: &Gateway, call: &Call) -> Reply {
+    if !call.is_post() {
+        return Reply::text(StatusCode::BAD_REQUEST, "UnpublishNetworkContainer expects a POST");
+    }
+    let request: UnpublishRequest = match gojson::decode(&call.body) {
+        Ok(request) => request,
+        Err(error) => {
+            return Reply::text(StatusCode::BAD_REQUEST, &format!("could not decode request body: {error}"));
+        }
+    };
+    if let Err(error) = nmagent_url(&request.url) {
+        let message = format!("unexpected delete nc url format. url {}: {error} ", request.url);
+        let response = Response { code: 400, message };
+        let unpublished = Unpublished { response, error: String::new(), status: 0, body: Bytes(None) };
+        return Reply::json_with(StatusCode::BAD_REQUEST, &unpublished);
+    }
+    let body = request.body.0.unwrap_or_default();
+    if body != b"\"\"\n"
+        && let Err(error) = gojson::decode::<AzrBody>(&body)
+    {
+        let message = format!("could not unmarshal delete network container body: {error}");
+        return Reply::text(StatusCode::BAD_REQUEST, &message);
+    }
+    let (network, nc) = (request.network.clone(), request.nc.clone());
+    let message = pb::UnpublishNetworkContainerRequest {
+        network_id: request.network,
+        network_container_id: request.nc,
+        join_network_url: request.join_url,
+        delete_network_container_url: request.url,
+        delete_network_container_request_body: body.into(),
+    };
+    let answer = gateway.context.network_containers().unpublish_network_container(call.ask(message)).await;
+    let unpublished = match answer {
+        Ok(answer) => {
+            let answer = answer.into_inner();
+            let outcome = Outcome {
+                failed_call: answer.failed_call(),
+                error: answer.unpublish_error,
+                status: answer.unpublish_status_code,
+            };
+            Unpublished {
+                response: outcome.response(&network, &nc, Outcome::UNPUBLISH),
+                body: outcome.body(answer.unpublish_response_body.to_vec()),
+                error: outcome.error,
+                status: outcome.status,
+            }
+        }
+        Err(status) => {
+            let error = Refused::from(status).message;
+            Unpublished {
+                response: Response::new(
+                    ReturnCode::NetworkJoinFailed,
+                    format!("failed to join network {network}: {error}"),
+                ),
+                error,
+                status: 0,
+                body: Bytes(None),
+            }
+        }
+    };
+    Reply::json(&unpublished)
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ApisRequest {
+    #[serde(rename = "GetNmAgentSupportedApisURL")]
+    url: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Apis {
+    #[serde(rename = "Response")]
+    response: Response,
+    #[serde(rename = "SupportedApis")]
+    apis: Option<Vec<String>>,
+}
+
+/// `/network/nmagentsupportedapis`: only POST asks, and everything else is success without a list.
+pub(super) async fn nmagent_apis(gateway: &Gateway, call: &Call) -> Reply {
+    let ApisRequest { url } = match gojson::decode(&call.body) {
+        Ok(request) => request,
+        Err(error) => return Reply::undecodable(&error),
+    };
+    if !call.is_post() {
+        let message = "[Azure-CNS] NmAgentSupported API list expects a POST method.";
+        return Reply::json(&Apis { response: Response::success(message), apis: None });
+    }
+    let message = pb::ListSupportedApIsRequest { nm_agent_supported_apis_url: url };
+    Reply::json(&match gateway.context.nmagent().list_supported_ap_is(call.ask(message)).await {
+        Ok(listed) => Apis { response: Response::default(), apis: Some(listed.into_inner().supported_apis) },
+        Err(status) => {
+            let message = format!("[Azure-CNS] {}", status.message());
+            Apis { response: Response::new(ReturnCode::NmAgentSupportedApisError, message), apis: None }
+        }
+    })
+}
+
+#[derive(Debug, Default, Serialize)]
+struct HomeAzResponse {
+    #[serde(rename = "isSupported")]
+    is_supported: bool,
+    #[serde(rename = "homeAz")]
+    home_az: u32,
+    #[serde(rename = "NmaAppliedTheIPV6Fix")]
+    ipv6_fix: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct HomeAz {
+    response: Response,
+    #[serde(rename = "homeAzResponse")]
+    home_az: HomeAzResponse,
+}
+
+/// `/homeaz`.
+pub(super) async fn home_az(gateway: &Gateway, call: &Call) -> Reply {
+    if !call.is_get() {
+        let message = "[Azure CNS] Error. getHomeAz did not receive a GET.";
+        let response = Response::new(ReturnCode::UnsupportedVerb, message);
+        return Reply::json(&HomeAz { response, home_az: HomeAzResponse::default() });
+    }
+    Reply::json(&match gateway.context.nmagent().get_home_az(call.ask(pb::GetHomeAzRequest {})).await {
+        Ok(found) => {
+            let found = found.into_inner();
+            let message = if found.is_supported { "Get Home Az succeeded".to_owned() } else { found.reason };
+            HomeAz {
+                response: Response::success(message),
+                home_az: HomeAzResponse {
+                    is_supported: found.is_supported,
+                    home_az: found.home_az,
+                    ipv6_fix: found.nma_applied_the_ipv6_fix,
+                },
+            }
+        }
+        Err(status) => {
+            let error = Refused::from(status);
+            let response = match error.code {
+                // Nobody asks NMAgent in this mode, so nothing is known.
+                ReturnCode::UnsupportedApi => {
+                    Response::new(ReturnCode::NotFound, "HomeAz Cache is unavailable")
+                }
+                code => Response::new(code, error.message),
+            };
+            HomeAz { response, home_az: HomeAzResponse::default() }
+        }
+    })
+}
+
+#[derive(Debug, Serialize)]
+struct NicResources {
+    response: Response,
+    #[serde(rename = "nicResources")]
+    nics: Option<Vec<()>>,
+}
+
+/// `/network/nicresources`: the feature needs SwiftV2 with prefix allocation, which this version does not have.
+pub(super) fn nic_resources(_: &Call) -> Reply {
+    let message = "getNICResources: SwiftV2 prefix allocation is not enabled";
+    let response = Response::new(ReturnCode::UnsupportedApi, message);
+    Reply::json_with(StatusCode::NOT_FOUND, &NicResources { response, nics: None })
+}
+
+#[derive(Debug, Serialize)]
+struct ClaimInfo {
+    response: Response,
+    #[serde(rename = "podIPInfo")]
+    infos: Option<Vec<()>>,
+    #[serde(rename = "nicResources")]
+    nics: Option<Vec<()>>,
+}
+
+/// `/network/requestclaimresourceinfo`: as [`nic_resources`].
+pub(super) fn claim_info(_: &Call) -> Reply {
+    let message = "requestClaimResourceInfo: SwiftV2 prefix allocation is not enabled";
+    let response = Response::new(ReturnCode::UnsupportedApi, message);
+    Reply::json_with(StatusCode::NOT_FOUND, &ClaimInfo { response, infos: None, nics: None })
+}
+
+#[derive(Debug, Serialize)]
+struct NcList {
+    response: Response,
+    #[serde(rename = "ncList")]
+    ids: List<String>,
+}
+
+/// `/nclist`: what NMAgent has.
+pub(super) async fn nc_list(gateway: &Gateway, call: &Call) -> Reply {
+    if !call.is_get() {
+        let message = "[Azure-CNS] NmAgentNCList API expects a GET method.";
+        return Reply::json(&NcList { response: Response::success(message), ids: List::default() });
+    }
+    let message = pb::ListNetworkContainerVersionsRequest {};
+    let listed = gateway.context.nmagent().list_network_container_versions(call.ask(message)).await;
+    Reply::json(&match listed {
+        Ok(listed) => NcList {
+            response: Response::success("Successfully fetched NC list from NMAgent"),
+            ids: List(listed.into_inner().versions.into_iter().map(|nc| nc.network_container_id).collect()),
+        },
+        Err(status) => {
+            let message = format!("[Azure-CNS] {}", status.message());
+            let response = Response::new(ReturnCode::NmAgentNcVersionListError, message);
+            NcList { response, ids: List::default() }
+        }
+    })
+}
+
+#[derive(Debug, Serialize)]
+struct VmUniqueId {
+    response: Response,
+    #[serde(rename = "vmuniqueid")]
+    id: String,
+}
+
+/// `/metadata/vmuniqueid`.
+pub(super) async fn vm_unique_id(gateway: &Gateway, call: &Call) -> Reply {
+    if !call.is_get() {
+        let message =
+            format!("[Azure CNS] Error. getVMUniqueID did not receive a GET. Received: {}", call.method);
+        let response = Response::new(ReturnCode::UnsupportedVerb, message);
+        // The reference answers in another route's shape, and a client may depend on it.
+        return Reply::json(&HomeAz { response, home_az: HomeAzResponse::default() });
+    }
+    match gateway.context.node().get_vm_unique_id(call.ask(pb::GetVmUniqueIdRequest {})).await {
+        Ok(found) => {
+            Reply::json(&VmUniqueId { response: Response::default(), id: found.into_inner().vm_unique_id })
+        }
+        Err(status) => {
+            let message = format!("failed to get vmuniqueid: {}", status.message());
+            let response = Response::new(ReturnCode::UnexpectedError, message);
+            let failed = VmUniqueId { response, id: String::new() };
+            Reply::json_with(StatusCode::INTERNAL_SERVER_ERROR, &failed)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn publish_urls_are_of_the_known_form() {
+        let base = "http://168.63.129.16/machine/plugins/?comp=nmagent&type=";
+        let good = "NetworkManagement/interfaces/10.0.0.4/networkContainers/5a2f/authenticationToken/tok/api-version/1";
+        for kind in [good.to_owned(), format!("{good}/method/DELETE"), good.replace('/', "%2F")] {
+            assert_eq!(nmagent_url(&format!("{base}{kind}")), Ok(()), "{kind}");
+        }
+        let long = good.replace("tok/", &format!("{}/", "t".repeat(37)));
+        for bad in ["", "x", "http://h/?type=", &format!("{base}{long}"), &format!("{base}{}", &good[..60])] {
+            assert!(nmagent_url(bad).is_err(), "{bad}");
+        }
+    }
+}
