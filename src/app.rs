@@ -6,7 +6,12 @@
 mod listeners;
 mod modes;
 
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::Instant,
+};
 
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -16,7 +21,7 @@ use tonic_health::server::HealthReporter;
 use self::listeners::{UnixSocket, incoming_tcp};
 pub use self::modes::remove_masquerade;
 use crate::{
-    config::Config,
+    config::{ChannelMode, Config},
     ledger::{Health, Ledger, LedgerConfig, LedgerError, WriterThread},
     proto,
     reconcile::{self, Settings},
@@ -76,8 +81,13 @@ pub enum AppError {
     #[error("reflection: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
     /// Files of an earlier implementation that cannot be read.
-    #[error("--import-legacy: {0}")]
+    #[error(
+        "the reference's state cannot be imported: {0}; with --import-legacy an empty directory, the start is without it"
+    )]
     Import(String),
+    /// A channel mode that is not part of this version.
+    #[error("ChannelMode {0} is not part of this version")]
+    Mode(ChannelMode),
     /// Packet rules.
     #[error("--masquerade: {0}; run with --masquerade=false to do without")]
     Masquerade(String),
@@ -118,6 +128,8 @@ impl App {
         }
         let journal = Arc::new(store.journal());
         let ledger_config = LedgerConfig {
+            scheme: config.pod_key_scheme(),
+            manage_endpoints: config.manage_endpoint_state,
             cool_down: config.cool_down,
             journal_effects: config.journal_entries,
             journal_refusals: (config.journal_entries / 4).max(1),
@@ -131,17 +143,22 @@ impl App {
         metrics.set_totals(ledger.view().totals());
         let stopping = CancellationToken::new();
         let facts = Facts {
-            channel_mode: config.channel_mode.to_owned(),
+            channel_mode: config.channel_mode.to_string(),
             state_directory: config.state_dir.clone(),
             started: Instant::now(),
             config_json: config.to_json(),
             programmed: Some(0),
         };
         let context = Context::new(ledger.clone(), facts, journal, Arc::new(LegacyFiles), stopping.clone());
-        if let Some(directory) = config.import_legacy.as_ref().filter(|_| report.is_new) {
-            modes::import_legacy(&ledger, directory).await?;
+        if let Some(paths) = config.import_legacy.as_ref().filter(|_| report.is_new) {
+            modes::import_legacy(&ledger, paths).await?;
         }
-        modes::standalone(&ledger, &config.standalone_cidrs).await?;
+        match config.channel_mode {
+            ChannelMode::Standalone => modes::standalone(&ledger, &config.standalone_cidrs).await?,
+            ChannelMode::Direct => modes::direct(&ledger).await?,
+            // The configuration refuses them.
+            mode => return Err(AppError::Mode(mode)),
+        }
         let masquerading = modes::masquerade(&config).await?;
         let unix = UnixSocket::bind(&config.grpc_socket)?;
         let tcp = match config.grpc_bind_address {
@@ -149,7 +166,15 @@ impl App {
             None => None,
         };
         let http = match config.metrics_bind_address {
-            Some(address) => Some(bind_tcp("--metrics-bind-address", address).await?),
+            Some(address) => match bind_tcp("--metrics-bind-address", address).await {
+                Ok(listener) => Some(listener),
+                // Nobody asked for it. Its port is Prometheus' own, too.
+                Err(error) if config.metrics_by_default => {
+                    tracing::error!(%error, "metrics and probes are not served");
+                    None
+                }
+                Err(error) => return Err(error),
+            },
             None => None,
         };
         let tls = tls(&config)?;
@@ -214,7 +239,7 @@ impl App {
         let settings = Settings {
             interval: config.reconcile_interval,
             grace: config.reconcile_grace,
-            async_delete_dir: config.async_delete_dir.clone(),
+            async_delete_dir: config.async_delete.then(|| config.async_delete_dir.clone()),
         };
         parts.spawn(reconcile::run(ledger.clone(), metrics.clone(), settings, stopping.clone()));
         if let Some(masquerading) = masquerading {
@@ -260,8 +285,17 @@ impl App {
     }
 }
 
-async fn bind_tcp(what: &'static str, address: std::net::SocketAddr) -> Result<TcpListener, AppError> {
-    TcpListener::bind(address).await.map_err(|source| AppError::Listen {
+/// Binds an address. The unspecified IPv6 address stands for all interfaces, also where there is no IPv6.
+async fn bind_tcp(what: &'static str, address: SocketAddr) -> Result<TcpListener, AppError> {
+    let mut bound = TcpListener::bind(address).await;
+    let no_ipv6 = bound.as_ref().is_err_and(|error| {
+        let code = error.raw_os_error();
+        code == Some(nix::libc::EAFNOSUPPORT) || code == Some(nix::libc::EADDRNOTAVAIL)
+    });
+    if no_ipv6 && address.is_ipv6() && address.ip().is_unspecified() {
+        bound = TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await;
+    }
+    bound.map_err(|source| AppError::Listen {
         what,
         at: address.to_string(),
         remedy: if source.kind() == std::io::ErrorKind::AddrInUse { "; choose another port" } else { "" },

@@ -2,43 +2,48 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use cns::{
     app::{App, AppError, remove_masquerade},
-    config::{Args, Config},
+    config::{CommandLine, Config, Environment, Program},
     telemetry::log,
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-/// A start that was told something wrong.
-const USAGE: u8 = 2;
-
 fn main() -> ExitCode {
-    let args = Args::parse();
-    let config = match Config::from_args(&args) {
-        Ok(config) => config,
-        Err(error) => return failure(USAGE, &error),
+    let command = match CommandLine::parse(std::env::args_os()) {
+        Ok(command) => command,
+        Err(stop) => return ExitCode::from(stop.report()),
     };
-    if args.check_config {
+    let environment = Environment::of_process();
+    let config = match Config::load(&command, &environment) {
+        Ok(config) => config,
+        Err(error) => return failure(command.program, error.exit_code(), &error),
+    };
+    if command.args.check_config {
         println!("{}", config.to_json());
         return ExitCode::SUCCESS;
     }
-    log::install(&config.log_level, config.log_format);
+    if let Err(error) = log::install(&config) {
+        return failure(command.program, 1, &error);
+    }
+    for note in &config.notes {
+        tracing::warn!("{note}");
+    }
     // The process's default, before anything asks for it; nobody installed another.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return failure(1, &error),
+        Err(error) => return failure(command.program, 1, &error),
     };
-    if args.remove_masquerade {
+    if command.args.remove_masquerade {
         return match remove_masquerade() {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => failure(1, &error),
+            Err(error) => failure(command.program, 1, &error),
         };
     }
     match runtime.block_on(serve(config)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failure(1, &error),
+        Err(error) => failure(command.program, 1, &error),
     }
 }
 
@@ -58,7 +63,7 @@ async fn serve(config: Config) -> Result<(), AppError> {
 }
 
 /// One line: what failed, with which value, what to do.
-fn failure(code: u8, error: &impl std::fmt::Display) -> ExitCode {
-    eprintln!("cns: {error}");
+fn failure(program: Program, code: u8, error: &impl std::fmt::Display) -> ExitCode {
+    eprintln!("{}: {error}", program.name());
     ExitCode::from(code)
 }
