@@ -164,7 +164,7 @@ fn the_samples_of_the_reference_are_accepted() {
     for name in ["cns", "azure-cns"] {
         let config = load(name, &["-cp", &fixture("cns_config.json")], &environment(&[])).unwrap();
         assert_eq!(config.channel_mode, ChannelMode::Direct);
-        assert_eq!(config.rest.as_ref().is_some_and(|rest| rest.tls.is_some()), false, "UseHTTPS is off");
+        assert!(config.rest.is_none_or(|rest| rest.tls.is_none()), "UseHTTPS is off");
         let config = load(
             name,
             &["-c=tcp://127.0.0.1:10090", "--config-path", &fixture("good.json")],
