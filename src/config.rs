@@ -48,8 +48,6 @@ const ASYNC_DELETE_DIR: &str = "/var/run/azure-vnet/deleteIDs";
 const STORE_PREFIX: &str = "/var/lib/azure-network/";
 /// What precedes its `azure-endpoints.json`.
 const ENDPOINT_STORE_PREFIX: &str = "/var/run/azure-cns/";
-/// The stateful CNI's own state.
-const CNI_STATE: &str = "/var/run/azure-vnet.json";
 /// Where its log file is.
 const LOG_DIRECTORY: &str = "/var/log/";
 /// The reference's listener of metrics and probes.
@@ -120,6 +118,8 @@ pub struct Config {
     pub config_file: Option<PathBuf>,
     /// All of its settings, with defaults; the modes that use the others will find them here.
     pub settings: FileSettings,
+    /// The reference's flags that no other setting stands for.
+    pub legacy_flags: LegacySettings,
     /// What the environment says about the node and the cluster.
     pub environment: EnvironmentSettings,
     /// What an operator should know about all this.
@@ -144,10 +144,56 @@ pub struct LegacyPaths {
     pub azure_cns: PathBuf,
     /// `azure-endpoints.json`
     pub azure_endpoints: PathBuf,
-    /// `azure-vnet.json`, the CNI's; only where it is the pods' truth.
+    /// `azure-vnet.json`, the CNI's; only on demand: in the modes that this version runs it is not the pods' truth.
     pub azure_vnet: Option<PathBuf>,
     /// Nobody asked for it: most nodes have none of these files.
     pub by_default: bool,
+}
+
+/// The reference's flags that no other setting stands for, with its defaults. Nothing acts on them yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LegacySettings {
+    /// `-np`: where the CNI's binaries are.
+    pub net_plugin_path: PathBuf,
+    /// `-npconfig`: the CNI's configuration.
+    pub net_plugin_config_file: PathBuf,
+    /// `-httpcontimeout`: how long connecting to DNC may take.
+    #[serde(serialize_with = "seconds")]
+    pub http_connection_timeout: Duration,
+    /// `-httprespheadertimeout`: how long its answer may take.
+    #[serde(serialize_with = "seconds")]
+    pub http_response_header_timeout: Duration,
+    /// `-pe`: DNC, for `-m`.
+    pub private_endpoint: Option<String>,
+    /// `-iv`: the infrastructure network, for `-m`.
+    pub infra_vnet: Option<String>,
+    /// `-n`: the node, for `-m`.
+    pub node_id: Option<String>,
+    /// `-ts`: whether the CNI's telemetry socket is wanted.
+    pub telemetry_service: bool,
+}
+
+impl LegacySettings {
+    fn of(flags: &LegacyFlags) -> Self {
+        let text = |long| flags.text(long).map(ToOwned::to_owned);
+        // The flags' table lets no other number through.
+        let timeout = |long, default| {
+            Duration::from_secs(flags.text(long).and_then(|text| text.parse().ok()).unwrap_or(default))
+        };
+        Self {
+            net_plugin_path: flags.text("net-plugin-path").unwrap_or("/opt/cni/bin").into(),
+            net_plugin_config_file: flags
+                .text("net-plugin-config-file")
+                .unwrap_or("/etc/cni/net.d/10-azure.conflist")
+                .into(),
+            http_connection_timeout: timeout("http-connection-timeout", 5),
+            http_response_header_timeout: timeout("http-response-header-timeout", 120),
+            private_endpoint: text("private-endpoint"),
+            infra_vnet: text("infra-vnet"),
+            node_id: text("node-id"),
+            telemetry_service: flags.switch("telemetry-service").unwrap_or(false),
+        }
+    }
 }
 
 /// Where the log goes.
@@ -359,7 +405,7 @@ impl Config {
     /// Checks what was given and fills what was not.
     pub fn load(command: &CommandLine, environment: &Environment) -> Result<Self, ConfigError> {
         let mut file = FileRead::load(command, environment)?;
-        let CommandLine { program, args, legacy } = command;
+        let CommandLine { program, args, legacy, .. } = command;
         let defaults = DefaultPaths::current();
         let environment_settings = EnvironmentSettings::read(environment)?;
         let mut notes = std::mem::take(&mut file.notes);
@@ -368,7 +414,13 @@ impl Config {
 
         let cidrs = Some(args.standalone_cidr.clone()).filter(|cidrs| !cidrs.is_empty());
         let in_file = node.standalone_cidrs.clone().filter(|cidrs| !cidrs.is_empty());
-        let cidrs = told(cidrs, "--standalone-cidr", &file, in_file, "Node.StandaloneCIDRs");
+        let cidrs = told(
+            cidrs,
+            command.key("standalone_cidr", "--standalone-cidr"),
+            &file,
+            in_file,
+            "Node.StandaloneCIDRs",
+        );
         let channel_mode = channel_mode(command, &file, cidrs.as_ref().map(|(_, key)| key.as_str()))?;
         let standalone = channel_mode == ChannelMode::Standalone;
         let standalone_cidrs = if standalone { static_ncs(cidrs)? } else { Vec::new() };
@@ -437,7 +489,7 @@ impl Config {
         let log_target = log_target(legacy.text("log-target"), azure);
         let async_delete_dir =
             args.async_delete_dir.clone().or_else(|| settings.async_pod_delete_path.clone());
-        let import_legacy = import_paths(command, environment, &settings, &mut notes)?;
+        let import_legacy = import_paths(command, environment, &settings.node, &mut notes)?;
         notes.extend(without_effect(legacy));
         Ok(Self {
             program: *program,
@@ -472,7 +524,7 @@ impl Config {
             journal_entries,
             max_concurrent_requests: usize::try_from(max_concurrent_requests).unwrap_or(1 << 20),
             drain_timeout: args.drain_timeout.or(node.drain_timeout_secs).unwrap_or(Duration::from_secs(10)),
-            log_level: log_level(args, &file)?,
+            log_level: log_level(command, &file)?,
             log_format: args.log_format.or(node.log_format).unwrap_or_default(),
             log_target,
             log_directory: absolute(
@@ -481,6 +533,7 @@ impl Config {
             )?,
             config_file: file.path,
             settings,
+            legacy_flags: LegacySettings::of(legacy),
             environment: environment_settings,
             notes,
         })
@@ -504,14 +557,15 @@ fn channel_mode(
     file: &FileRead,
     cidrs: Option<&str>,
 ) -> Result<ChannelMode, ConfigError> {
+    let flag_key = command.key("channel_mode", "--channel-mode");
     let parse = |text: &str| {
-        text.parse().map_err(|error: UnknownChannelMode| ConfigError::value("--channel-mode", text, error))
+        text.parse().map_err(|error: UnknownChannelMode| ConfigError::value(flag_key, text, error))
     };
-    let flag = command.args.channel_mode.as_deref().map(parse).transpose()?;
+    let flag = command.args.channel_mode.as_deref().filter(|text| !text.is_empty()).map(parse).transpose()?;
     let said = if command.legacy.switch("managed") == Some(true) {
         Some((ChannelMode::Managed, "--managed".to_owned()))
     } else {
-        told(flag, "--channel-mode", file, file.settings.channel_mode, "ChannelMode")
+        told(flag, flag_key, file, file.settings.channel_mode, "ChannelMode")
     };
     let Some((mode, key)) = said else {
         let direct = command.program == Program::AzureCns && cidrs.is_none();
@@ -614,10 +668,10 @@ fn rest_tls(main: &RestAddress, file: &FileRead) -> Result<Option<RestTls>, Conf
 fn import_paths(
     command: &CommandLine,
     environment: &Environment,
-    settings: &FileSettings,
+    node: &NodeSettings,
     notes: &mut Vec<String>,
 ) -> Result<Option<LegacyPaths>, ConfigError> {
-    let directory = command.args.import_legacy.as_ref().or(settings.node.import_legacy.as_ref());
+    let directory = command.args.import_legacy.as_ref().or(node.import_legacy.as_ref());
     if let Some(directory) = directory {
         let directory = absolute("import-legacy", directory)?;
         return Ok(Some(LegacyPaths {
@@ -647,7 +701,7 @@ fn import_paths(
             endpoints.unwrap_or(ENDPOINT_STORE_PREFIX),
             "azure-endpoints.json",
         )?,
-        azure_vnet: settings.initialize_from_cni.then(|| CNI_STATE.into()),
+        azure_vnet: None,
         by_default: store.is_none(),
     }))
 }
@@ -674,6 +728,8 @@ fn without_effect(legacy: &LegacyFlags) -> Option<String> {
     let given: Vec<String> = legacy
         .given()
         .filter(|(long, value)| FLAGS.contains(long) && !value.is_empty())
+        // What it is by itself.
+        .filter(|given| *given != ("telemetry", "true"))
         .map(|(long, _)| format!("--{long}"))
         .collect();
     (!given.is_empty()).then(|| format!("this version does not act on these flags: {}", given.join(", ")))
@@ -693,10 +749,15 @@ fn log_target(flag: Option<&str>, azure: bool) -> LogTarget {
 }
 
 /// What is logged: our option, ours in the file, or the reference's structured logger where it is switched on.
-fn log_level(args: &Args, file: &FileRead) -> Result<String, ConfigError> {
+fn log_level(command: &CommandLine, file: &FileRead) -> Result<String, ConfigError> {
     let settings = &file.settings;
-    let told =
-        told(args.log_level.clone(), "--log-level", file, settings.node.log_level.clone(), "Node.LogLevel");
+    let told = told(
+        command.args.log_level.clone(),
+        command.key("log_level", "--log-level"),
+        file,
+        settings.node.log_level.clone(),
+        "Node.LogLevel",
+    );
     let Some((level, key)) = told else {
         let level = match settings.logger.level.as_str() {
             level @ ("debug" | "warn" | "error") => level,

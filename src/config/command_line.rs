@@ -1,8 +1,8 @@
 //! The command line as a whole: the reference's flags, and ours behind them.
 
-use std::ffi::OsString;
+use std::{collections::BTreeMap, ffi::OsString};
 
-use clap::{CommandFactory as _, FromArgMatches as _};
+use clap::{CommandFactory as _, FromArgMatches as _, parser::ValueSource};
 
 use super::{
     Args,
@@ -19,6 +19,8 @@ pub struct CommandLine {
     pub args: Args,
     /// The reference's.
     pub legacy: LegacyFlags,
+    /// Our options that the environment gave, by their id, and by which variable.
+    from_environment: BTreeMap<String, String>,
 }
 
 /// Why there is nothing to start.
@@ -65,7 +67,19 @@ impl CommandLine {
         }
         let matches = command.try_get_matches_from(own).map_err(Stop::Clap)?;
         let args = Args::from_arg_matches(&matches).map_err(Stop::Clap)?;
-        Ok(Self { program, args, legacy })
+        let given =
+            |arg: &&clap::Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::EnvVariable);
+        let variable = |arg: &clap::Arg| {
+            let variable = arg.get_env()?.to_str()?;
+            Some((arg.get_id().to_string(), variable.to_owned()))
+        };
+        let from_environment = ours.get_arguments().filter(given).filter_map(variable).collect();
+        Ok(Self { program, args, legacy, from_environment })
+    }
+
+    /// What to call an option in an error: by where its value came from.
+    pub(super) fn key<'a>(&'a self, id: &str, flag: &'a str) -> &'a str {
+        self.from_environment.get(id).map_or(flag, String::as_str)
     }
 }
 

@@ -154,6 +154,22 @@ fn what_is_wrong_is_told_with_the_reference_s_exit_codes() {
     }
 }
 
+#[test]
+fn a_value_of_the_environment_is_told_by_its_variable() {
+    for (variable, value) in [
+        ("CNS_CHANNEL_MODE", "crd"),
+        ("CNS_CHANNEL_MODE", "CRD"),
+        ("CNS_STANDALONE_CIDR", "10.1.0.0"),
+        ("CNS_LOG_LEVEL", "cns=loud"),
+    ] {
+        let output = ours().env(variable, value).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains(&format!("{variable} {value}: ")), "{}", stderr(&output));
+    }
+    let output = ours().env("CNS_CHANNEL_MODE", "").arg("--check-config").output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
 /// Starts the daemon under the reference's name, and waits until it says that it is ready.
 struct Azure {
     child: std::process::Child,
