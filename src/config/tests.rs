@@ -388,3 +388,77 @@ fn the_structured_logger_s_level_counts_where_it_is_switched_on() {
     assert_eq!(level(logger(false, "debug"), &[]), "info");
     assert_eq!(level(logger(true, "error"), &["-l", "Debug"]), "debug");
 }
+
+/// Words of which command lines are made, and bits of JSON.
+const WORDS: &[&str] = &[
+    "-",
+    "--",
+    "-c",
+    "--cns-url",
+    "=",
+    "-m",
+    "-t",
+    "stdout",
+    "tcp://",
+    "unix://",
+    ":",
+    "[::1]",
+    "10090",
+    "-l",
+    "-v=",
+    "--state-dir",
+    "--masquerade",
+    "--=",
+    "-=",
+    "\u{e4}",
+    "-debugcmd",
+    "",
+    " ",
+    "10.0.0.0/24",
+    "--check-config",
+];
+const JSON: &[&str] = &[
+    "{",
+    "}",
+    "[",
+    "]",
+    ":",
+    ",",
+    "null",
+    "true",
+    "-1",
+    "1e400",
+    "\"",
+    "\"ChannelMode\"",
+    "\"Node\"",
+    "\"REST\"",
+    "\"Logger\"",
+    "\"file\"",
+    "\"CoolDownSecs\"",
+    "\"TLSPort\"",
+    "\"Direct\"",
+    "\"\"",
+    "{}",
+    "[1]",
+];
+
+proptest::proptest! {
+    #[test]
+    fn nothing_on_a_command_line_is_worse_than_an_error(
+        args in proptest::collection::vec(proptest::collection::vec(proptest::sample::select(WORDS), 0..4), 0..6),
+        azure in proptest::bool::ANY,
+    ) {
+        let argv = std::iter::once(if azure { "azure-cns" } else { "cns" }.to_owned()).chain(args.iter().map(|words| words.concat()));
+        if let Ok(command) = CommandLine::parse(argv.map(OsString::from)) {
+            let _ = Config::load(&command, &environment(&[]));
+        }
+    }
+
+    #[test]
+    fn nothing_in_a_file_is_worse_than_an_error(
+        parts in proptest::collection::vec(proptest::sample::select(JSON), 0..12)
+    ) {
+        let _ = FileSettings::parse(&parts.concat(), Path::new("/x"));
+        let _ = FileSettings::parse(&format!("{{{}}}", parts.concat()), Path::new("/x"));
+    }
+}

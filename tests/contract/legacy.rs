@@ -248,6 +248,28 @@ async fn direct_waits_for_dnc_with_nothing_of_its_own() {
     azure.cns.assert_sound().await;
 }
 
+#[tokio::test]
+async fn stdoutfile_is_both_and_syslog_needs_one() {
+    let cns = Cns::prepared(&[]);
+    let logs = cns.directory().display().to_string();
+    let url = format!("tcp://127.0.0.1:{}", free_port());
+    let azure = Azure::start(&["-c", &url, "-t", "StdoutFile", "-o", &logs]);
+    until("standard output says ready", || async { azure.said("out").contains("ready") }).await;
+    let log = cns.directory().join("azure-cns.log");
+    until("the file says the same", || async { std::fs::read_to_string(&log).unwrap() == azure.said("out") })
+        .await;
+    if !Path::new("/dev/log").exists() {
+        let output = azure_with(&["-c", &url, "-t", "syslog"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains("-t syslog: /dev/log"), "{}", stderr(&output));
+    }
+}
+
+fn azure_with(args: &[&str]) -> Output {
+    let directory = tempfile::tempdir().unwrap();
+    azure(directory.path()).args(args).output().unwrap()
+}
+
 /// Answers one request with `body`, and hands back what was asked.
 fn answer_once(status: &'static str, body: &'static str) -> (String, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
