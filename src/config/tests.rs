@@ -370,7 +370,7 @@ fn the_environment_and_the_conflist_flags_are_carried() {
     let args = ["-cniconflist", "/c", "-cniconflistscenario", "cilium", "-np", "/opt/cni/bin"];
     let config = load("cns", &args, &environment(&variables)).unwrap();
     assert_eq!(config.legacy_flags.net_plugin_path, Path::new("/opt/cni/bin"));
-    assert_eq!(config.legacy_flags.http_response_header_timeout, Duration::from_secs(120));
+    assert_eq!(config.legacy_flags.http_response_header_timeout, Duration::from_mins(2));
     assert_eq!(config.environment.node_name.as_deref(), Some("node-1"));
     assert_eq!(config.environment.pod_cidrs.len(), 2);
     assert!(config.settings.enable_cni_conflist_generation);
