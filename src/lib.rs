@@ -28,6 +28,8 @@ pub mod config;
 #[cfg(feature = "daemon")]
 pub mod debug_command;
 #[cfg(feature = "daemon")]
+pub mod gojson;
+#[cfg(feature = "daemon")]
 pub mod ledger;
 pub mod model;
 pub mod nic;

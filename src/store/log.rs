@@ -36,11 +36,11 @@ const MAGIC: &[u8; 8] = b"cns-log1";
 const BLOCK: usize = 4096;
 /// Magic, number, length, zero, checksum.
 const HEADER: usize = 8 + 8 + 4 + 4 + 20;
-/// A thousand requests of one client, or some thousands of many: enough to make the work of bringing them to the tables
-/// small, little enough to keep in memory and to read at a start.
-const HALF: u64 = 4 << 20;
+/// Some hundreds of one client's requests, or of many clients' as many more: enough that bringing them to the tables is little
+/// work for each, and little enough that the flush at its end does not hold up those of the log for long.
+const HALF: u64 = 1 << 20;
 /// Records beyond that go to the tables themselves.
-const LONGEST: usize = 1 << 20;
+const LONGEST: usize = 512 << 10;
 
 /// Which log belongs to which tables.
 pub(super) type LogId = [u8; 16];
@@ -153,13 +153,14 @@ impl Log {
         let mut found = BTreeMap::new();
         let mut at = 0;
         // A torn record may be followed by others only if it was damaged later; so the search goes on at the next block.
-        while at < length.min(2 * HALF) {
+        while at < length {
             let (blocks, record) = self.record_at(at, applied).map_err(failed)?;
             found.extend(record);
             at += blocks;
         }
         let mut recovered = Recovered { last: applied, ..Recovered::default() };
-        if length != 2 * HALF {
+        // A longer one was made with longer halves.
+        if length < 2 * HALF {
             recovered.damage = Some(format!("it has {length} bytes and should have {}", 2 * HALF));
         }
         for (number, payload) in found {

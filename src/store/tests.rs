@@ -345,6 +345,18 @@ fn acknowledged_records_that_are_lost_are_told_and_the_log_is_kept() {
 }
 
 #[test]
+fn a_log_that_was_made_longer_is_read_whole() {
+    let dir = TempDir::new().unwrap();
+    let (mut store, ..) = open(dir.path());
+    store.commit(&batch(0)).unwrap();
+    let killed = as_killed(dir.path());
+    let log = fs::File::options().write(true).open(killed.path().join(LOG_FILE)).unwrap();
+    log.set_len(16 << 20).unwrap();
+    let (_, loaded, report) = open(killed.path());
+    assert_eq!((last_batch(&loaded), report), (Some(0), OpenReport::default()));
+}
+
+#[test]
 fn the_log_of_another_state_counts_for_nothing() {
     let (one, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let (mut store, ..) = open(one.path());
