@@ -13,9 +13,12 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+use serde::{Deserialize, de::DeserializeOwned};
 
-use crate::config::{ConfigError, Environment};
+use crate::{
+    config::{ConfigError, Environment},
+    gojson::{self, DecodeError},
+};
 
 /// As long as the reference waits.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -77,7 +80,7 @@ pub enum DebugError {
         /// What was asked.
         url: String,
         /// What is wrong.
-        source: serde_json::Error,
+        source: DecodeError,
     },
     /// It refused.
     #[error("{url}: return code {code}: {message}")]
@@ -182,7 +185,7 @@ impl Daemon {
             .await
             .map_err(|_| DebugError::Timeout { url: url.clone() })??;
         // A refusal says more than its status.
-        if let Ok(Envelope { response: Some(response) }) = serde_json::from_slice(&body)
+        if let Ok(Envelope { response: Some(response) }) = gojson::decode(&body)
             && response.code != 0
         {
             return Err(DebugError::Refused { url, code: response.code, message: response.message });
@@ -190,7 +193,7 @@ impl Daemon {
         if !status.is_success() {
             return Err(DebugError::Status { url, status });
         }
-        serde_json::from_slice(&body).map_err(|source| DebugError::Json { url, source })
+        gojson::decode(&body).map_err(|source| DebugError::Json { url, source })
     }
 }
 
@@ -206,78 +209,80 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// `null` is the zero value, as in Go.
-fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
-    Option::<T>::deserialize(from).map(Option::unwrap_or_default)
-}
-
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Envelope {
     #[serde(rename = "Response")]
     response: Option<Response>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Response {
-    #[serde(rename = "ReturnCode", default)]
+    #[serde(rename = "ReturnCode")]
     code: i64,
-    #[serde(rename = "Message", default)]
+    #[serde(rename = "Message")]
     message: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Addresses {
-    #[serde(rename = "IPConfigurationStatus", default, deserialize_with = "or_default")]
+    #[serde(rename = "IPConfigurationStatus")]
     addresses: Vec<Address>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct PodContexts {
-    #[serde(rename = "PodContext", default, deserialize_with = "or_default")]
+    #[serde(rename = "PodContext")]
     contexts: BTreeMap<String, Vec<String>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct InMemory {
-    #[serde(rename = "HTTPRestServiceData", default, deserialize_with = "or_default")]
+    #[serde(rename = "HTTPRestServiceData")]
     data: InMemoryData,
 }
 
 #[derive(Default, Deserialize)]
+#[serde(default)]
 struct InMemoryData {
-    #[serde(rename = "PodIPIDByPodInterfaceKey", default, deserialize_with = "or_default")]
+    #[serde(rename = "PodIPIDByPodInterfaceKey")]
     pods: BTreeMap<String, Vec<String>>,
-    #[serde(rename = "PodIPConfigState", default, deserialize_with = "or_default")]
+    #[serde(rename = "PodIPConfigState")]
     addresses: BTreeMap<String, Address>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Address {
-    #[serde(default)]
     state: String,
-    #[serde(rename = "ID", default)]
+    #[serde(rename = "ID")]
     id: String,
-    #[serde(rename = "IPAddress", default)]
+    #[serde(rename = "IPAddress")]
     ip: String,
-    #[serde(rename = "LastStateTransition", default)]
+    #[serde(rename = "LastStateTransition")]
     changed: String,
-    #[serde(rename = "NCID", default)]
+    #[serde(rename = "NCID")]
     nc: String,
     #[serde(rename = "PodInfo")]
     pod: Option<Pod>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Pod {
-    #[serde(rename = "podName", default)]
+    #[serde(rename = "podName")]
     name: String,
-    #[serde(rename = "podNamespace", default)]
+    #[serde(rename = "podNamespace")]
     namespace: String,
-    #[serde(rename = "PodInfraContainerID", default)]
+    #[serde(rename = "PodInfraContainerID")]
     container: String,
-    #[serde(rename = "PodInterfaceID", default)]
+    #[serde(rename = "PodInterfaceID")]
     interface: String,
-    #[serde(rename = "Version", default)]
+    #[serde(rename = "Version")]
     scheme: i64,
 }
 
