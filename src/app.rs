@@ -6,17 +6,23 @@
 mod listeners;
 mod modes;
 
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::Instant,
+};
 
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic_health::server::HealthReporter;
 
-use self::listeners::{UnixSocket, incoming_tcp};
+use self::listeners::{SocketFile, UnixSocket, incoming_tcp};
 pub use self::modes::remove_masquerade;
 use crate::{
-    config::Config,
+    config::{ChannelMode, Config, RestAddress},
+    gateway::{self, Gateway},
     ledger::{Health, Ledger, LedgerConfig, LedgerError, WriterThread},
     proto,
     reconcile::{self, Settings},
@@ -76,8 +82,19 @@ pub enum AppError {
     #[error("reflection: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
     /// Files of an earlier implementation that cannot be read.
-    #[error("--import-legacy: {0}")]
+    #[error(
+        "the reference's state cannot be imported: {0}; with --import-legacy an empty directory, the start is without it"
+    )]
     Import(String),
+    /// A channel mode that is not part of this version.
+    #[error("ChannelMode {0} is not part of this version")]
+    Mode(ChannelMode),
+    /// The gateway has no TLS yet; a cleartext listener instead would be a promise broken.
+    #[error(
+        "UseHTTPS: this version serves REST without TLS only, and would have to listen on {0} with it; switch it off, and let \
+         clients of other machines use gRPC with --grpc-bind-address and the --tls options"
+    )]
+    RestTls(std::net::SocketAddr),
     /// Packet rules.
     #[error("--masquerade: {0}; run with --masquerade=false to do without")]
     Masquerade(String),
@@ -102,7 +119,17 @@ pub struct App {
     tcp: Option<TcpListener>,
     tls: Option<ServerTlsConfig>,
     http: Option<TcpListener>,
+    rest: Vec<RestListener>,
     stopping: CancellationToken,
+}
+
+/// A bound listener of the gateway.
+#[derive(Debug)]
+struct RestListener {
+    at: String,
+    listener: gateway::listen::Listener,
+    kind: gateway::listen::Kind,
+    _file: Option<SocketFile>,
 }
 
 impl App {
@@ -118,6 +145,8 @@ impl App {
         }
         let journal = Arc::new(store.journal());
         let ledger_config = LedgerConfig {
+            scheme: config.pod_key_scheme(),
+            manage_endpoints: config.manage_endpoint_state,
             cool_down: config.cool_down,
             journal_effects: config.journal_entries,
             journal_refusals: (config.journal_entries / 4).max(1),
@@ -131,41 +160,80 @@ impl App {
         metrics.set_totals(ledger.view().totals());
         let stopping = CancellationToken::new();
         let facts = Facts {
-            channel_mode: config.channel_mode.to_owned(),
+            channel_mode: config.channel_mode.to_string(),
             state_directory: config.state_dir.clone(),
             started: Instant::now(),
             config_json: config.to_json(),
             programmed: Some(0),
         };
         let context = Context::new(ledger.clone(), facts, journal, Arc::new(LegacyFiles), stopping.clone());
-        if let Some(directory) = config.import_legacy.as_ref().filter(|_| report.is_new) {
-            modes::import_legacy(&ledger, directory).await?;
+        if let Some(paths) = config.import_legacy.as_ref().filter(|_| report.is_new) {
+            modes::import_legacy(&ledger, paths).await?;
         }
-        modes::standalone(&ledger, &config.standalone_cidrs).await?;
+        match config.channel_mode {
+            ChannelMode::Standalone => modes::standalone(&ledger, &config.standalone_cidrs).await?,
+            ChannelMode::Direct => modes::direct(&ledger).await?,
+            // The configuration refuses them.
+            mode => return Err(AppError::Mode(mode)),
+        }
         let masquerading = modes::masquerade(&config).await?;
-        let unix = UnixSocket::bind(&config.grpc_socket)?;
+        let unix = UnixSocket::bind("--grpc-socket", &config.grpc_socket)?;
         let tcp = match config.grpc_bind_address {
             Some(address) => Some(bind_tcp("--grpc-bind-address", address).await?),
             None => None,
         };
         let http = match config.metrics_bind_address {
-            Some(address) => Some(bind_tcp("--metrics-bind-address", address).await?),
+            Some(address) => match bind_tcp("--metrics-bind-address", address).await {
+                Ok(listener) => Some(listener),
+                // Nobody asked for it. Its port is Prometheus' own, too.
+                Err(error) if config.metrics_by_default => {
+                    tracing::error!(%error, "metrics and probes are not served");
+                    None
+                }
+                Err(error) => return Err(error),
+            },
             None => None,
         };
         let tls = tls(&config)?;
-        Ok(Self { config, ledger, writer, context, metrics, masquerading, unix, tcp, tls, http, stopping })
+        let rest = rest(&config).await?;
+        Ok(Self {
+            config,
+            ledger,
+            writer,
+            context,
+            metrics,
+            masquerading,
+            unix,
+            tcp,
+            tls,
+            http,
+            rest,
+            stopping,
+        })
     }
 
     /// Serves until `shutdown` is ready, then drains within the configured bound.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), AppError> {
-        let Self { config, ledger, writer, context, metrics, masquerading, unix, tcp, tls, http, stopping } =
-            self;
+        let Self {
+            config,
+            ledger,
+            writer,
+            context,
+            metrics,
+            masquerading,
+            unix,
+            tcp,
+            tls,
+            http,
+            rest,
+            stopping,
+        } = self;
         let (reporter, health_service) = tonic_health::server::health_reporter();
         // Before anybody can ask: a probe that comes at once must not hear that there is no such service.
         let serving = *ledger.health().borrow() == Health::Serving;
         tell_health(&reporter, serving).await;
         let policy = Policy::new(config.allow_uids.clone(), config.allow_gids.clone());
-        let gate = GateLayer::new(policy, config.max_concurrent_requests, metrics.clone());
+        let gate = GateLayer::new(policy.clone(), config.max_concurrent_requests, metrics.clone());
         let routes = context.routes().add_service(health_service);
         let reflection = || {
             tonic_reflection::server::Builder::configure()
@@ -210,11 +278,30 @@ impl App {
                 })
             });
         }
+        let gateway = Gateway::new(
+            context,
+            gateway::Settings {
+                direct: config.channel_mode == ChannelMode::Direct,
+                manage_endpoints: config.manage_endpoint_state,
+            },
+            policy,
+            metrics.clone(),
+        );
+        let places = gateway::listen::Places::default();
+        for RestListener { at, listener, kind, _file } in rest {
+            tracing::info!(address = at, ?kind, "REST for legacy clients");
+            let (gateway, places, stop) = (gateway.clone(), places.clone(), stopping.clone());
+            servers.spawn(async move {
+                let _file = _file;
+                gateway::listen::serve(gateway, listener, kind, places, stop).await;
+                Ok(())
+            });
+        }
         let mut parts = JoinSet::new();
         let settings = Settings {
             interval: config.reconcile_interval,
             grace: config.reconcile_grace,
-            async_delete_dir: config.async_delete_dir.clone(),
+            async_delete_dir: config.async_delete.then(|| config.async_delete_dir.clone()),
         };
         parts.spawn(reconcile::run(ledger.clone(), metrics.clone(), settings, stopping.clone()));
         if let Some(masquerading) = masquerading {
@@ -260,8 +347,41 @@ impl App {
     }
 }
 
-async fn bind_tcp(what: &'static str, address: std::net::SocketAddr) -> Result<TcpListener, AppError> {
-    TcpListener::bind(address).await.map_err(|source| AppError::Listen {
+/// Binds an address. The unspecified IPv6 address stands for all interfaces, also where there is no IPv6.
+/// Binds what the configuration wants of the gateway.
+async fn rest(config: &Config) -> Result<Vec<RestListener>, AppError> {
+    use gateway::listen::{Kind, Listener};
+
+    let Some(wanted) = &config.rest else { return Ok(Vec::new()) };
+    if let Some(tls) = &wanted.tls {
+        return Err(AppError::RestTls(tls.address));
+    }
+    let (listener, file) = match &wanted.main {
+        RestAddress::Tcp(address) => (Listener::Tcp(bind_tcp("--cns-url", *address).await?), None),
+        RestAddress::Unix(path) => {
+            let (listener, file) = UnixSocket::bind("--cns-url", path)?.into_parts();
+            (Listener::Unix(listener), Some(file))
+        }
+    };
+    let mut bound =
+        vec![RestListener { at: wanted.main.to_string(), listener, kind: Kind::Main, _file: file }];
+    if let Some(address) = wanted.local {
+        let listener = Listener::Tcp(bind_tcp("the local REST listener", address).await?);
+        bound.push(RestListener { at: address.to_string(), listener, kind: Kind::Local, _file: None });
+    }
+    Ok(bound)
+}
+
+async fn bind_tcp(what: &'static str, address: SocketAddr) -> Result<TcpListener, AppError> {
+    let mut bound = TcpListener::bind(address).await;
+    let no_ipv6 = bound.as_ref().is_err_and(|error| {
+        let code = error.raw_os_error();
+        code == Some(nix::libc::EAFNOSUPPORT) || code == Some(nix::libc::EADDRNOTAVAIL)
+    });
+    if no_ipv6 && address.is_ipv6() && address.ip().is_unspecified() {
+        bound = TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await;
+    }
+    bound.map_err(|source| AppError::Listen {
         what,
         at: address.to_string(),
         remedy: if source.kind() == std::io::ErrorKind::AddrInUse { "; choose another port" } else { "" },

@@ -1,7 +1,18 @@
-//! Flags and environment → one validated, typed [`Config`]. What can be judged without touching the machine is judged here,
-//! with an error that names the key, the value and what is allowed.
+//! Flags, environment and `cns_config.json` → one validated, typed [`Config`]. What can be judged without touching the machine
+//! is judged here, with an error that names the key, the value and what is allowed.
+//!
+//! A flag counts before the environment, that before the file, and that before the default. Which defaults are in force
+//! depends on the name that the daemon was invoked under ([`Program`]).
 
 mod args;
+mod command_line;
+mod environment;
+mod file;
+mod go_flags;
+mod json;
+mod mode;
+mod program;
+mod rest;
 
 use std::{
     net::SocketAddr,
@@ -10,9 +21,20 @@ use std::{
 };
 
 pub use args::{Args, LogFormat};
+pub use command_line::{CommandLine, Stop};
+pub use environment::{Environment, EnvironmentSettings};
+pub use file::{
+    AzrSettings, FileSettings, GrpcSettings, KeyVaultSettings, LoggerAppInsights, LoggerEtw, LoggerFile,
+    LoggerSettings, ManagedSettings, MsiSettings, NodeRest, NodeSettings, Secret, TelemetrySettings,
+};
+pub use go_flags::{FlagError, GO_FLAGS, GoFlag, Kind, LegacyFlags};
+pub use mode::{ChannelMode, UnknownChannelMode};
+pub use program::Program;
+pub use rest::{DEFAULT_PORT, RestAddress, RestListeners, RestTls, RestUrlError, TlsVersion};
 use serde::Serialize;
 
 use crate::{
+    model::PodKeyScheme,
     paths::DefaultPaths,
     pool::static_cidr::{StaticNc, StaticNcError, check_overlap},
 };
@@ -20,12 +42,25 @@ use crate::{
 /// The network of a node that was told nothing.
 pub const DEFAULT_CIDR: &str = "10.244.0.0/24";
 
+/// Where plugins leave releases that they could not deliver.
+const ASYNC_DELETE_DIR: &str = "/var/run/azure-vnet/deleteIDs";
+/// What precedes the reference's `azure-cns.json`.
+const STORE_PREFIX: &str = "/var/lib/azure-network/";
+/// What precedes its `azure-endpoints.json`.
+const ENDPOINT_STORE_PREFIX: &str = "/var/run/azure-cns/";
+/// Where its log file is.
+const LOG_DIRECTORY: &str = "/var/log/";
+/// The reference's listener of metrics and probes.
+const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED), 9090);
+
 /// Everything the daemon was told, checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Config {
-    /// The channel mode; only `Standalone` is part of this daemon yet.
-    pub channel_mode: &'static str,
-    /// The static network containers.
+    /// The name that the daemon was invoked under.
+    pub program: Program,
+    /// Where network containers and addresses come from.
+    pub channel_mode: ChannelMode,
+    /// The static network containers; none but in Standalone mode.
     pub standalone_cidrs: Vec<StaticNc>,
     /// Directory of `state.redb`.
     pub state_dir: PathBuf,
@@ -35,8 +70,14 @@ pub struct Config {
     pub grpc_bind_address: Option<SocketAddr>,
     /// What the TCP listener proves itself with and whom it trusts; absent on loopback without TLS.
     pub tls: Option<TlsFiles>,
-    /// The HTTP listener of metrics and probes.
+    /// The listeners of the legacy REST API, if it is served.
+    pub rest: Option<RestListeners>,
+    /// The HTTP listener of metrics and probes. The unspecified IPv6 address means all interfaces, of both families.
     pub metrics_bind_address: Option<SocketAddr>,
+    /// Nobody asked for that listener: it is there because the reference has it, and may fail as the reference's may.
+    pub metrics_by_default: bool,
+    /// Whether endpoint records are kept (legacy `ManageEndpointState`).
+    pub manage_endpoint_state: bool,
     /// Whether traffic that leaves the pod CIDRs is masqueraded.
     pub masquerade: bool,
     /// Users that may change state, beside root and the daemon's own.
@@ -52,10 +93,12 @@ pub struct Config {
     /// How long a sandbox must be gone before what it holds is released.
     #[serde(serialize_with = "seconds")]
     pub reconcile_grace: Duration,
-    /// Where plugins leave releases that they could not deliver.
+    /// Whether releases that plugins could not deliver are looked for.
+    pub async_delete: bool,
+    /// Where.
     pub async_delete_dir: PathBuf,
     /// Where the reference's files are taken over from at the first start.
-    pub import_legacy: Option<PathBuf>,
+    pub import_legacy: Option<LegacyPaths>,
     /// Journal entries kept of commands that took effect; a quarter as many are kept of refused ones.
     pub journal_entries: u64,
     /// Calls worked on at once.
@@ -67,6 +110,20 @@ pub struct Config {
     pub log_level: String,
     /// How.
     pub log_format: LogFormat,
+    /// Where to.
+    pub log_target: LogTarget,
+    /// Directory of the log file, for the targets that have one.
+    pub log_directory: PathBuf,
+    /// The file that was read.
+    pub config_file: Option<PathBuf>,
+    /// All of its settings, with defaults; the modes that use the others will find them here.
+    pub settings: FileSettings,
+    /// The reference's flags that no other setting stands for.
+    pub legacy_flags: LegacySettings,
+    /// What the environment says about the node and the cluster.
+    pub environment: EnvironmentSettings,
+    /// What an operator should know about all this.
+    pub notes: Vec<String>,
 }
 
 /// PEM files of the TCP listener.
@@ -80,6 +137,81 @@ pub struct TlsFiles {
     pub client_ca: PathBuf,
 }
 
+/// The reference's state files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LegacyPaths {
+    /// `azure-cns.json`
+    pub azure_cns: PathBuf,
+    /// `azure-endpoints.json`
+    pub azure_endpoints: PathBuf,
+    /// `azure-vnet.json`, the CNI's; only on demand: in the modes that this version runs it is not the pods' truth.
+    pub azure_vnet: Option<PathBuf>,
+    /// Nobody asked for it: most nodes have none of these files.
+    pub by_default: bool,
+}
+
+/// The reference's flags that no other setting stands for, with its defaults. Nothing acts on them yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LegacySettings {
+    /// `-np`: where the CNI's binaries are.
+    pub net_plugin_path: PathBuf,
+    /// `-npconfig`: the CNI's configuration.
+    pub net_plugin_config_file: PathBuf,
+    /// `-httpcontimeout`: how long connecting to DNC may take.
+    #[serde(serialize_with = "seconds")]
+    pub http_connection_timeout: Duration,
+    /// `-httprespheadertimeout`: how long its answer may take.
+    #[serde(serialize_with = "seconds")]
+    pub http_response_header_timeout: Duration,
+    /// `-pe`: DNC, for `-m`.
+    pub private_endpoint: Option<String>,
+    /// `-iv`: the infrastructure network, for `-m`.
+    pub infra_vnet: Option<String>,
+    /// `-n`: the node, for `-m`.
+    pub node_id: Option<String>,
+    /// `-ts`: whether the CNI's telemetry socket is wanted.
+    pub telemetry_service: bool,
+}
+
+impl LegacySettings {
+    fn of(flags: &LegacyFlags) -> Self {
+        let text = |long| flags.text(long).map(ToOwned::to_owned);
+        // The flags' table lets no other number through.
+        let timeout = |long, default| {
+            Duration::from_secs(flags.text(long).and_then(|text| text.parse().ok()).unwrap_or(default))
+        };
+        Self {
+            net_plugin_path: flags.text("net-plugin-path").unwrap_or("/opt/cni/bin").into(),
+            net_plugin_config_file: flags
+                .text("net-plugin-config-file")
+                .unwrap_or("/etc/cni/net.d/10-azure.conflist")
+                .into(),
+            http_connection_timeout: timeout("http-connection-timeout", 5),
+            http_response_header_timeout: timeout("http-response-header-timeout", 120),
+            private_endpoint: text("private-endpoint"),
+            infra_vnet: text("infra-vnet"),
+            node_id: text("node-id"),
+            telemetry_service: flags.switch("telemetry-service").unwrap_or(false),
+        }
+    }
+}
+
+/// Where the log goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogTarget {
+    /// Standard error.
+    Stderr,
+    /// Standard output.
+    Stdout,
+    /// A file.
+    LogFile,
+    /// Standard output and a file.
+    StdoutFile,
+    /// The system's log.
+    Syslog,
+}
+
 fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(duration.as_secs_f64())
 }
@@ -87,19 +219,76 @@ fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S
 /// Why the daemon cannot start as told.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
+    /// The file itself.
+    #[error("{file}: {why}", file = file.display())]
+    File {
+        /// Which.
+        file: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// A value in the file.
+    #[error("{key} {given} (in {file}): {allowed}", file = file.display())]
+    InFile {
+        /// The key, with those that it is in.
+        key: String,
+        /// As given.
+        given: String,
+        /// Where.
+        file: PathBuf,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A value of a flag, of the environment, or of several keys taken together.
+    #[error("{key} {given}: {allowed}")]
+    Value {
+        /// The flag, the variable or the key.
+        key: String,
+        /// As given.
+        given: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A channel mode that this version cannot run.
+    #[error(
+        "{key} {mode}: this version runs {} and {}; {mode} is not part of it yet",
+        ChannelMode::Standalone,
+        ChannelMode::Direct
+    )]
+    Mode {
+        /// What said so, and where.
+        key: String,
+        /// The mode.
+        mode: ChannelMode,
+    },
+    /// Networks in a mode that has none.
+    #[error(
+        "{cidrs}: static networks exist only in ChannelMode Standalone, but {mode_key} says {mode}; \
+         take one of them away"
+    )]
+    NetworksWithoutStandalone {
+        /// What gave the networks.
+        cidrs: String,
+        /// What gave the mode.
+        mode_key: String,
+        /// The mode.
+        mode: ChannelMode,
+    },
     /// A network that cannot be.
-    #[error("--standalone-cidr {given}: {source}")]
+    #[error("{key} {given}: {source}")]
     Cidr {
+        /// The flag or key.
+        key: String,
         /// As given.
         given: String,
         /// What is wrong.
         source: StaticNcError,
     },
     /// Two networks share addresses.
-    #[error(
-        "--standalone-cidr: {first} and {second} overlap; an address can belong to one network container only"
-    )]
+    #[error("{key}: {first} and {second} overlap; an address can belong to one network container only")]
     Overlap {
+        /// The flag or key.
+        key: String,
         /// One.
         first: String,
         /// The other.
@@ -123,19 +312,16 @@ pub enum ConfigError {
     /// TLS without a listener to use it.
     #[error("--tls-cert needs --grpc-bind-address: the unix socket knows its callers without certificates")]
     TlsWithoutListener,
-    /// A value outside its range.
-    #[error("--{key} {given}: {allowed}")]
-    OutOfRange {
-        /// The flag.
-        key: &'static str,
-        /// As given.
-        given: String,
-        /// What is allowed.
-        allowed: &'static str,
-    },
+    /// The REST API has no address.
+    #[error(
+        "the REST API has no address: this machine has no default route that would name one; give -c tcp://ADDRESS:PORT"
+    )]
+    NoPrimaryAddress,
     /// A directive that tracing does not understand.
-    #[error("--log-level {given}: {why}; e.g. `info` or `info,cns::ledger=debug`")]
+    #[error("{key} {given}: {why}; e.g. `info` or `info,cns::ledger=debug`")]
     LogLevel {
+        /// The flag or key.
+        key: String,
         /// As given.
         given: String,
         /// What is wrong.
@@ -151,87 +337,478 @@ pub enum ConfigError {
     },
 }
 
+impl ConfigError {
+    fn value(key: impl ToString, given: impl ToString, allowed: impl ToString) -> Self {
+        Self::Value { key: key.to_string(), given: given.to_string(), allowed: allowed.to_string() }
+    }
+
+    /// The file's faults are 1, as with the reference; those of a command line are 2.
+    pub fn exit_code(&self) -> u8 {
+        if matches!(self, Self::File { .. } | Self::InFile { .. }) { 1 } else { 2 }
+    }
+}
+
+/// The file, and what is worth saying about it.
+#[derive(Default)]
+struct FileRead {
+    path: Option<PathBuf>,
+    settings: FileSettings,
+    notes: Vec<String>,
+}
+
+impl FileRead {
+    /// Reads the file that is named, else the one beside the executable.
+    fn load(command: &CommandLine, environment: &Environment) -> Result<Self, ConfigError> {
+        let (key, path) =
+            match (command.legacy.text("config-path"), environment.text("CNS_CONFIGURATION_PATH")?) {
+                (Some(path), _) => ("--config-path", Some(PathBuf::from(path.trim()))),
+                (None, Some(path)) if !path.trim().is_empty() => {
+                    ("CNS_CONFIGURATION_PATH", Some(path.trim().into()))
+                }
+                _ => ("", None),
+            };
+        let named = path.is_some();
+        let beside =
+            || environment.executable_dir.as_ref().map(|directory| directory.join("cns_config.json"));
+        let Some(path) = path.or_else(beside) else { return Ok(Self::default()) };
+        match FileSettings::load(&path)? {
+            Some((settings, notes)) => Ok(Self { path: Some(path), settings, notes }),
+            None if !named => Ok(Self::default()),
+            None if command.program == Program::AzureCns => {
+                let note =
+                    format!("{key} {}: there is no such file; the defaults are in force", path.display());
+                Ok(Self { notes: vec![note], ..Self::default() })
+            }
+            // Who names a file and mistypes it would get another network than they think.
+            None => Err(ConfigError::value(key, path.display(), "there is no such file")),
+        }
+    }
+
+    /// How to call a key of the file.
+    fn key(&self, name: &str) -> String {
+        self.path.as_ref().map_or_else(|| name.to_owned(), |path| format!("{name} (in {})", path.display()))
+    }
+}
+
+/// The flag's value if there is one, else the file's; each under its name.
+fn told<T>(
+    flag: Option<T>,
+    flag_key: &str,
+    file: &FileRead,
+    value: Option<T>,
+    key: &str,
+) -> Option<(T, String)> {
+    flag.map(|value| (value, flag_key.to_owned())).or_else(|| value.map(|value| (value, file.key(key))))
+}
+
 impl Config {
     /// Checks what was given and fills what was not.
-    pub fn from_args(args: &Args) -> Result<Self, ConfigError> {
+    pub fn load(command: &CommandLine, environment: &Environment) -> Result<Self, ConfigError> {
+        let mut file = FileRead::load(command, environment)?;
+        let CommandLine { program, args, legacy, .. } = command;
         let defaults = DefaultPaths::current();
-        let standalone_cidrs = static_ncs(&args.standalone_cidr)?;
-        let tls = tls(args)?;
-        if let Some(address) = args.grpc_bind_address {
+        let environment_settings = EnvironmentSettings::read(environment)?;
+        let mut notes = std::mem::take(&mut file.notes);
+        let settings = conflist(file.settings.clone(), legacy, environment_settings.cni_conflist_generation)?;
+        let node = &settings.node;
+
+        let cidrs = Some(args.standalone_cidr.clone()).filter(|cidrs| !cidrs.is_empty());
+        let in_file = node.standalone_cidrs.clone().filter(|cidrs| !cidrs.is_empty());
+        let cidrs = told(
+            cidrs,
+            command.key("standalone_cidr", "--standalone-cidr"),
+            &file,
+            in_file,
+            "Node.StandaloneCIDRs",
+        );
+        let channel_mode = channel_mode(command, &file, cidrs.as_ref().map(|(_, key)| key.as_str()))?;
+        let standalone = channel_mode == ChannelMode::Standalone;
+        let standalone_cidrs = if standalone { static_ncs(cidrs)? } else { Vec::new() };
+
+        let grpc_bind_address = args.grpc_bind_address.or(node.grpc_bind_address);
+        let tls = tls(
+            args.tls_cert.as_ref().or(node.grpc_tls_cert.as_ref()),
+            args.tls_key.as_ref().or(node.grpc_tls_key.as_ref()),
+            args.tls_client_ca.as_ref().or(node.grpc_tls_client_ca.as_ref()),
+        )?;
+        if let Some(address) = grpc_bind_address {
             if !address.ip().is_loopback() && tls.is_none() {
                 return Err(ConfigError::OpenListener { address });
             }
         } else if tls.is_some() {
             return Err(ConfigError::TlsWithoutListener);
         }
-        let out_of_range = |key, given: &dyn ToString, allowed| {
-            Err(ConfigError::OutOfRange { key, given: given.to_string(), allowed })
-        };
-        if args.max_concurrent_requests == 0 || args.max_concurrent_requests > 1 << 20 {
-            let allowed = "between 1 and 1048576 is allowed";
-            return out_of_range("max-concurrent-requests", &args.max_concurrent_requests, allowed);
-        }
-        if args.journal_entries == 0 || args.journal_entries > 10_000_000 {
-            return out_of_range(
-                "journal-entries",
-                &args.journal_entries,
-                "between 1 and 10000000 is allowed",
+        let rest = rest_listeners(command, environment, &file)?;
+        if rest.is_none() && settings.use_https {
+            notes.push(
+                "UseHTTPS is without effect: the REST API is not served; see -c, -p and Node.REST".into(),
             );
         }
-        if args.reconcile_interval.is_zero() {
-            return out_of_range("reconcile-interval", &"0", "more than zero is expected");
+        if settings.use_mtls && !settings.use_https {
+            notes.push("UseMTLS is without effect: UseHTTPS is not set".into());
         }
-        if let Err(error) = tracing_subscriber::EnvFilter::try_new(&args.log_level) {
-            return Err(ConfigError::LogLevel { given: args.log_level.clone(), why: error.to_string() });
+
+        let max_concurrent_requests = told(
+            args.max_concurrent_requests,
+            "--max-concurrent-requests",
+            &file,
+            node.max_concurrent_requests,
+            "Node.MaxConcurrentRequests",
+        );
+        let max_concurrent_requests = within(max_concurrent_requests, 1_024, 1 << 20)?;
+        let journal_entries = told(
+            args.journal_entries,
+            "--journal-entries",
+            &file,
+            node.journal_entries,
+            "Node.JournalEntries",
+        );
+        let journal_entries = within(journal_entries, 16_384, 10_000_000)?;
+        let reconcile_interval = told(
+            args.reconcile_interval,
+            "--reconcile-interval",
+            &file,
+            node.reconcile_interval_secs,
+            "Node.ReconcileIntervalSecs",
+        );
+        if let Some((interval, key)) = &reconcile_interval
+            && interval.is_zero()
+        {
+            return Err(ConfigError::value(key, "0", "more than zero is expected"));
         }
+        let minute = Duration::from_mins(1);
+
+        let masquerade = args.masquerade.or(node.masquerade);
+        if masquerade == Some(true) && !standalone {
+            notes.push(format!(
+                "--masquerade is without effect: in ChannelMode {channel_mode} there are no networks of ours"
+            ));
+        }
+        let metrics_told = args.metrics_bind_address.or(settings.metrics_bind_address);
+        let azure = *program == Program::AzureCns;
+        let log_target = log_target(legacy.text("log-target"), azure);
+        let async_delete_dir =
+            args.async_delete_dir.clone().or_else(|| settings.async_pod_delete_path.clone());
+        let import_legacy = import_paths(command, environment, &settings.node, &mut notes)?;
+        notes.extend(without_effect(legacy));
         Ok(Self {
-            channel_mode: "Standalone",
+            program: *program,
+            channel_mode,
             standalone_cidrs,
-            state_dir: absolute("state-dir", args.state_dir.as_deref().unwrap_or(&defaults.state_dir))?,
-            grpc_socket: absolute("grpc-socket", args.grpc_socket.as_deref().unwrap_or(&defaults.socket))?,
-            grpc_bind_address: args.grpc_bind_address,
+            state_dir: absolute(
+                "state-dir",
+                args.state_dir.as_ref().or(node.state_dir.as_ref()).unwrap_or(&defaults.state_dir),
+            )?,
+            grpc_socket: absolute(
+                "grpc-socket",
+                args.grpc_socket.as_ref().or(node.grpc_socket.as_ref()).unwrap_or(&defaults.socket),
+            )?,
+            grpc_bind_address,
             tls,
-            metrics_bind_address: args.metrics_bind_address,
-            masquerade: args.masquerade.unwrap_or_else(|| nix::unistd::geteuid().is_root()),
-            allow_uids: args.allow_uid.clone(),
-            allow_gids: args.allow_gid.clone(),
-            cool_down: args.cool_down,
-            reconcile_interval: args.reconcile_interval,
-            reconcile_grace: args.reconcile_grace,
-            async_delete_dir: absolute("async-delete-dir", &args.async_delete_dir)?,
-            import_legacy: args.import_legacy.clone(),
-            journal_entries: args.journal_entries,
-            max_concurrent_requests: args.max_concurrent_requests,
-            drain_timeout: args.drain_timeout,
-            log_level: args.log_level.clone(),
-            log_format: args.log_format,
+            rest,
+            metrics_bind_address: metrics_told.or(azure.then_some(METRICS)),
+            metrics_by_default: metrics_told.is_none() && azure,
+            manage_endpoint_state: settings.manage_endpoint_state.unwrap_or(standalone),
+            masquerade: standalone && masquerade.unwrap_or(environment.is_root),
+            allow_uids: list(&args.allow_uid, node.allow_uids.as_ref()),
+            allow_gids: list(&args.allow_gid, node.allow_gids.as_ref()),
+            cool_down: args.cool_down.or(node.cool_down_secs).unwrap_or(Duration::from_secs(30)),
+            reconcile_interval: reconcile_interval.map_or(minute, |(interval, _)| interval),
+            reconcile_grace: args.reconcile_grace.or(node.reconcile_grace_secs).unwrap_or(minute),
+            async_delete: settings.enable_async_pod_delete.unwrap_or(true),
+            async_delete_dir: absolute(
+                "async-delete-dir",
+                &async_delete_dir.unwrap_or_else(|| ASYNC_DELETE_DIR.into()),
+            )?,
+            import_legacy,
+            journal_entries,
+            max_concurrent_requests: usize::try_from(max_concurrent_requests).unwrap_or(1 << 20),
+            drain_timeout: args.drain_timeout.or(node.drain_timeout_secs).unwrap_or(Duration::from_secs(10)),
+            log_level: log_level(command, &file)?,
+            log_format: args.log_format.or(node.log_format).unwrap_or_default(),
+            log_target,
+            log_directory: absolute(
+                "log-location",
+                Path::new(legacy.text("log-location").unwrap_or(LOG_DIRECTORY)),
+            )?,
+            config_file: file.path,
+            settings,
+            legacy_flags: LegacySettings::of(legacy),
+            environment: environment_settings,
+            notes,
         })
     }
 
-    /// The effective configuration, one JSON object. It holds no secrets: keys and certificates are named by their files.
+    /// Which field of a request is the pod's key: the reference takes the container where it keeps endpoint records.
+    pub fn pod_key_scheme(&self) -> PodKeyScheme {
+        if self.manage_endpoint_state { PodKeyScheme::InfraContainerId } else { PodKeyScheme::InterfaceId }
+    }
+
+    /// The effective configuration, one JSON object. Secrets are masked; keys and certificates are named by their files.
     pub fn to_json(&self) -> String {
         // Plain data: strings, numbers, paths. A path that is no UTF-8 is the only thing that JSON cannot hold.
         serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
     }
 }
 
-fn static_ncs(given: &[String]) -> Result<Vec<StaticNc>, ConfigError> {
-    let default = [DEFAULT_CIDR.to_owned()];
-    let given = if given.is_empty() { &default[..] } else { given };
+/// The mode: what says it, or what the name and the networks imply.
+fn channel_mode(
+    command: &CommandLine,
+    file: &FileRead,
+    cidrs: Option<&str>,
+) -> Result<ChannelMode, ConfigError> {
+    let flag_key = command.key("channel_mode", "--channel-mode");
+    let parse = |text: &str| {
+        text.parse().map_err(|error: UnknownChannelMode| ConfigError::value(flag_key, text, error))
+    };
+    let flag = command.args.channel_mode.as_deref().filter(|text| !text.is_empty()).map(parse).transpose()?;
+    let said = if command.legacy.switch("managed") == Some(true) {
+        Some((ChannelMode::Managed, "--managed".to_owned()))
+    } else {
+        told(flag, flag_key, file, file.settings.channel_mode, "ChannelMode")
+    };
+    let Some((mode, key)) = said else {
+        let direct = command.program == Program::AzureCns && cidrs.is_none();
+        return Ok(if direct { ChannelMode::Direct } else { ChannelMode::Standalone });
+    };
+    if !mode.is_supported() {
+        return Err(ConfigError::Mode { key, mode });
+    }
+    match cidrs {
+        Some(cidrs) if mode != ChannelMode::Standalone => {
+            Err(ConfigError::NetworksWithoutStandalone { cidrs: cidrs.to_owned(), mode_key: key, mode })
+        }
+        _ => Ok(mode),
+    }
+}
+
+/// The flags and the variable about the CNI list, put where the file's settings about it are.
+fn conflist(
+    mut settings: FileSettings,
+    legacy: &LegacyFlags,
+    by_environment: bool,
+) -> Result<FileSettings, ConfigError> {
+    settings.enable_cni_conflist_generation |= by_environment;
+    if let Some(path) = legacy.text("cni-conflist-filepath") {
+        path.clone_into(&mut settings.cni_conflist_filepath);
+    }
+    if let Some(scenario) = legacy.text("cni-conflist-scenario") {
+        if !file::is_scenario(scenario) {
+            let allowed = format!("one of {} is allowed", file::scenarios());
+            return Err(ConfigError::value("--cni-conflist-scenario", scenario, allowed));
+        }
+        scenario.clone_into(&mut settings.cni_conflist_scenario);
+    }
+    Ok(settings)
+}
+
+/// The REST listeners. A flag that names the address counts most, then one that names the port, then the file.
+fn rest_listeners(
+    command: &CommandLine,
+    environment: &Environment,
+    file: &FileRead,
+) -> Result<Option<RestListeners>, ConfigError> {
+    let node = file.settings.node.rest.as_ref();
+    let port = command.legacy.text("cns-port").map(|text| match text.trim().parse::<u16>() {
+        Ok(port) if port != 0 => Ok(port),
+        _ => Err(ConfigError::value("--cns-port", text, "a port from 1 to 65535 is expected")),
+    });
+    let port = port.transpose()?;
+    let in_file = node.map(|rest| rest.url.as_str()).filter(|url| !url.is_empty() && port.is_none());
+    let url = told(command.legacy.text("cns-url"), "--cns-url", file, in_file, "Node.REST.URL");
+    let mut listeners = if let Some((url, key)) = url {
+        let main = url.trim().parse().map_err(|error: RestUrlError| ConfigError::value(key, url, error))?;
+        RestListeners::at(main)
+    } else if port.is_some() || node.is_some() || command.program == Program::AzureCns {
+        let port = port.or(node.and_then(|rest| rest.port)).unwrap_or(DEFAULT_PORT);
+        RestListeners::of_machine(environment.primary_address.ok_or(ConfigError::NoPrimaryAddress)?, port)
+    } else {
+        return Ok(None);
+    };
+    listeners.tls = rest_tls(&listeners.main, file)?;
+    Ok(Some(listeners))
+}
+
+/// The TLS listener. What is asked for and cannot be is an error: a client that was promised TLS must not get cleartext.
+fn rest_tls(main: &RestAddress, file: &FileRead) -> Result<Option<RestTls>, ConfigError> {
+    let settings = &file.settings;
+    if !settings.use_https {
+        return Ok(None);
+    }
+    let wrong = |allowed| ConfigError::value(file.key("UseHTTPS"), "true", allowed);
+    let port = settings.tls_port.ok_or_else(|| wrong("TLSPort is needed too, such as \"10091\""))?;
+    let RestAddress::Tcp(main) = main else {
+        return Err(wrong(
+            "the main listener is a unix socket, and TLS needs a TCP address; give -c tcp://ADDRESS:PORT",
+        ));
+    };
+    if main.port() == port {
+        let key = file.key("TLSPort");
+        return Err(ConfigError::value(key, port, "a port other than the main listener's is expected"));
+    }
+    let cert = settings.tls_certificate_path.clone().ok_or_else(|| {
+        wrong("TLSCertificatePath is needed too; this version does not read certificates from Key Vault yet")
+    })?;
+    let subject = &settings.mtls_client_cert_subject_name;
+    Ok(Some(RestTls {
+        address: SocketAddr::new(main.ip(), port),
+        cert,
+        min_version: if settings.min_tls_version == "TLS 1.3" {
+            TlsVersion::Tls13
+        } else {
+            TlsVersion::Tls12
+        },
+        client_auth: settings.use_mtls,
+        client_ca: settings.node.rest.as_ref().and_then(|rest| rest.client_ca.clone()),
+        client_subject: Some(subject.clone()).filter(|subject| !subject.is_empty()),
+    }))
+}
+
+/// Where the reference left its state, if it is to be taken over.
+fn import_paths(
+    command: &CommandLine,
+    environment: &Environment,
+    node: &NodeSettings,
+    notes: &mut Vec<String>,
+) -> Result<Option<LegacyPaths>, ConfigError> {
+    let directory = command.args.import_legacy.as_ref().or(node.import_legacy.as_ref());
+    if let Some(directory) = directory {
+        let directory = absolute("import-legacy", directory)?;
+        return Ok(Some(LegacyPaths {
+            azure_cns: directory.join("azure-cns.json"),
+            azure_endpoints: directory.join("azure-endpoints.json"),
+            azure_vnet: Some(directory.join("azure-vnet.json")),
+            by_default: false,
+        }));
+    }
+    let store = command.legacy.text("store-file-path");
+    if store.is_none() && command.program == Program::Cns {
+        return Ok(None);
+    }
+    let endpoints = environment.text("CNSStoreFilePath")?;
+    for (key, prefix) in [("--store-file-path", store), ("CNSStoreFilePath", endpoints)] {
+        if let Some(prefix) = prefix.filter(|prefix| !prefix.ends_with('/')) {
+            // It may be meant: the reference writes such files.
+            notes
+                .push(format!("{key} {prefix}: this precedes the file's name and does not end with a slash"));
+        }
+    }
+    let file = |key, prefix: &str, name: &str| absolute(key, Path::new(&format!("{prefix}{name}")));
+    Ok(Some(LegacyPaths {
+        azure_cns: file("store-file-path", store.unwrap_or(STORE_PREFIX), "azure-cns.json")?,
+        azure_endpoints: file(
+            "store-file-path",
+            endpoints.unwrap_or(ENDPOINT_STORE_PREFIX),
+            "azure-endpoints.json",
+        )?,
+        azure_vnet: None,
+        by_default: store.is_none(),
+    }))
+}
+
+/// One line about legacy flags that were given and change nothing.
+fn without_effect(legacy: &LegacyFlags) -> Option<String> {
+    const FLAGS: [&str; 15] = [
+        "net-plugin-path",
+        "net-plugin-config-file",
+        "create-defaultextnetwork-type",
+        "http-connection-timeout",
+        "http-response-header-timeout",
+        "private-endpoint",
+        "infra-vnet",
+        "node-id",
+        "telemetry",
+        "telemetry-service",
+        "cni-conflist-filepath",
+        "cni-conflist-scenario",
+        "api-url",
+        "ipam-query-url",
+        "ipam-query-interval",
+    ];
+    let given: Vec<String> = legacy
+        .given()
+        .filter(|(long, value)| FLAGS.contains(long) && !value.is_empty())
+        // What it is by itself.
+        .filter(|given| *given != ("telemetry", "true"))
+        .map(|(long, _)| format!("--{long}"))
+        .collect();
+    (!given.is_empty()).then(|| format!("this version does not act on these flags: {}", given.join(", ")))
+}
+
+fn log_target(flag: Option<&str>, azure: bool) -> LogTarget {
+    match flag {
+        Some("syslog") => LogTarget::Syslog,
+        Some("stderr") => LogTarget::Stderr,
+        Some("stdout") => LogTarget::Stdout,
+        Some("stdoutfile") => LogTarget::StdoutFile,
+        Some("logfile") => LogTarget::LogFile,
+        // The flag's table lets no other through.
+        _ if azure => LogTarget::LogFile,
+        _ => LogTarget::Stderr,
+    }
+}
+
+/// What is logged: our option, ours in the file, or the reference's structured logger where it is switched on.
+fn log_level(command: &CommandLine, file: &FileRead) -> Result<String, ConfigError> {
+    let settings = &file.settings;
+    let told = told(
+        command.args.log_level.clone(),
+        command.key("log_level", "--log-level"),
+        file,
+        settings.node.log_level.clone(),
+        "Node.LogLevel",
+    );
+    let Some((level, key)) = told else {
+        let level = match settings.logger.level.as_str() {
+            level @ ("debug" | "warn" | "error") => level,
+            "dpanic" | "panic" | "fatal" => "error",
+            _ => "info",
+        };
+        return Ok(if settings.enable_logger_v2 { level } else { "info" }.to_owned());
+    };
+    match tracing_subscriber::EnvFilter::try_new(&level) {
+        Ok(_) => Ok(level),
+        Err(error) => Err(ConfigError::LogLevel { key, given: level, why: error.to_string() }),
+    }
+}
+
+fn list(flags: &[u32], file: Option<&Vec<u32>>) -> Vec<u32> {
+    if flags.is_empty() { file.cloned().unwrap_or_default() } else { flags.to_vec() }
+}
+
+/// A count from 1 to `most`.
+fn within(told: Option<(u64, String)>, default: u64, most: u64) -> Result<u64, ConfigError> {
+    match told {
+        None => Ok(default),
+        Some((count, _)) if (1..=most).contains(&count) => Ok(count),
+        Some((count, key)) => Err(ConfigError::value(key, count, format!("between 1 and {most} is allowed"))),
+    }
+}
+
+fn static_ncs(told: Option<(Vec<String>, String)>) -> Result<Vec<StaticNc>, ConfigError> {
+    let (given, key) = told.unwrap_or_else(|| (vec![DEFAULT_CIDR.to_owned()], String::new()));
     let parse = |text: &String| {
-        text.parse::<StaticNc>().map_err(|source| ConfigError::Cidr { given: text.clone(), source })
+        text.parse::<StaticNc>().map_err(|source| ConfigError::Cidr {
+            key: key.clone(),
+            given: text.clone(),
+            source,
+        })
     };
     let ncs: Vec<StaticNc> = given.iter().map(parse).collect::<Result<_, _>>()?;
     match check_overlap(&ncs) {
         None => Ok(ncs),
         Some((first, second)) => {
-            Err(ConfigError::Overlap { first: first.to_string(), second: second.to_string() })
+            Err(ConfigError::Overlap { key, first: first.to_string(), second: second.to_string() })
         }
     }
 }
 
-fn tls(args: &Args) -> Result<Option<TlsFiles>, ConfigError> {
-    match (&args.tls_cert, &args.tls_key, &args.tls_client_ca) {
+fn tls(
+    cert: Option<&PathBuf>,
+    key: Option<&PathBuf>,
+    client_ca: Option<&PathBuf>,
+) -> Result<Option<TlsFiles>, ConfigError> {
+    match (cert, key, client_ca) {
         (None, None, None) => Ok(None),
         (Some(cert), Some(key), Some(client_ca)) => {
             Ok(Some(TlsFiles { cert: cert.clone(), key: key.clone(), client_ca: client_ca.clone() }))
@@ -249,45 +826,4 @@ fn absolute(key: &'static str, path: &Path) -> Result<PathBuf, ConfigError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::Parser as _;
-
-    use super::*;
-
-    fn config(args: &[&str]) -> Result<Config, ConfigError> {
-        Config::from_args(&Args::parse_from([&["cns"], args].concat()))
-    }
-
-    #[test]
-    fn with_nothing_said_it_is_standalone_with_the_default_network() {
-        let config = config(&[]).unwrap();
-        assert_eq!((config.channel_mode, config.standalone_cidrs.len()), ("Standalone", 1));
-        assert_eq!(config.standalone_cidrs[0].to_string(), DEFAULT_CIDR);
-        assert!(config.to_json().contains("\"cool_down\": 30.0"));
-    }
-
-    #[test]
-    fn each_flag_is_one_nc_of_one_or_two_families() {
-        let config =
-            config(&["--standalone-cidr", "10.1.0.0/24,fd00:1::/120", "--standalone-cidr", "10.2.0.0/24"])
-                .unwrap();
-        let texts: Vec<String> = config.standalone_cidrs.iter().map(ToString::to_string).collect();
-        assert_eq!(texts, ["10.1.0.0/24,fd00:1::/120", "10.2.0.0/24"]);
-    }
-
-    #[test]
-    fn errors_name_the_key_the_value_and_what_is_allowed() {
-        for (args, expected) in [
-            (&["--standalone-cidr", "10.1.0.0"][..], "--standalone-cidr 10.1.0.0"),
-            (&["--standalone-cidr", "10.1.0.0/24", "--standalone-cidr", "10.1.0.128/25"], "overlap"),
-            (&["--grpc-bind-address", "0.0.0.0:1"], "--tls-client-ca"),
-            (&["--grpc-bind-address", "127.0.0.1:1", "--tls-cert", "x"], "--tls-key is missing"),
-            (&["--tls-cert", "x", "--tls-key", "x", "--tls-client-ca", "x"], "--grpc-bind-address"),
-            (&["--max-concurrent-requests", "0"], "--max-concurrent-requests 0: between 1 and"),
-            (&["--log-level", "cns=loud"], "--log-level cns=loud"),
-        ] {
-            let error = config(args).unwrap_err().to_string();
-            assert!(error.contains(expected), "{args:?}: {error}");
-        }
-    }
-}
+mod tests;

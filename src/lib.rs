@@ -26,6 +26,8 @@ pub mod app;
 #[cfg(feature = "daemon")]
 pub mod config;
 #[cfg(feature = "daemon")]
+pub mod debug_command;
+#[cfg(feature = "daemon")]
 pub mod gateway;
 #[cfg(feature = "daemon")]
 pub mod gojson;

@@ -1,44 +1,57 @@
 //! The daemon: flags → configuration → [`App`] → exit code.
 
-use std::process::ExitCode;
+use std::{io::Write as _, process::ExitCode};
 
-use clap::Parser as _;
 use cns::{
     app::{App, AppError, remove_masquerade},
-    config::{Args, Config},
+    config::{CommandLine, Config, Environment, Program},
+    debug_command,
     telemetry::log,
 };
-use tokio::signal::unix::{SignalKind, signal};
-
-/// A start that was told something wrong.
-const USAGE: u8 = 2;
+use tokio::{
+    runtime::Builder,
+    signal::unix::{SignalKind, signal},
+};
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    let config = match Config::from_args(&args) {
-        Ok(config) => config,
-        Err(error) => return failure(USAGE, &error),
+    let command = match CommandLine::parse(std::env::args_os()) {
+        Ok(command) => command,
+        Err(stop) => return ExitCode::from(stop.report()),
     };
-    if args.check_config {
+    let environment = Environment::of_process();
+    if let Some(debug) = command.legacy.text("debugcmd") {
+        return ask(debug, command.legacy.text("debugarg").unwrap_or_default(), &environment);
+    }
+    let failed = |code, error: &dyn std::fmt::Display| failure(command.program, code, error);
+    let config = match Config::load(&command, &environment) {
+        Ok(config) => config,
+        Err(error) => return failed(error.exit_code(), &error),
+    };
+    if command.args.check_config {
         println!("{}", config.to_json());
         return ExitCode::SUCCESS;
     }
-    log::install(&config.log_level, config.log_format);
+    if let Err(error) = log::install(&config) {
+        return failed(1, &error);
+    }
+    for note in &config.notes {
+        tracing::warn!("{note}");
+    }
     // The process's default, before anything asks for it; nobody installed another.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+    let runtime = match Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return failure(1, &error),
+        Err(error) => return failed(1, &error),
     };
-    if args.remove_masquerade {
+    if command.args.remove_masquerade {
         return match remove_masquerade() {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => failure(1, &error),
+            Err(error) => failed(1, &error),
         };
     }
     match runtime.block_on(serve(config)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failure(1, &error),
+        Err(error) => failed(1, &error),
     }
 }
 
@@ -57,8 +70,25 @@ async fn serve(config: Config) -> Result<(), AppError> {
     .await
 }
 
+/// Asks a running daemon. The reference prints its errors to standard output too, where scripts look for them.
+fn ask(command: &str, argument: &str, environment: &Environment) -> ExitCode {
+    let answer = match Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime
+            .block_on(debug_command::run(command, argument, environment))
+            .map_err(|error| format!("{error}\n")),
+        Err(error) => Err(format!("{error}\n")),
+    };
+    let (text, code) = match answer {
+        Ok(text) => (text, ExitCode::SUCCESS),
+        Err(text) => (text, ExitCode::FAILURE),
+    };
+    // Whoever reads may have read enough.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    code
+}
+
 /// One line: what failed, with which value, what to do.
-fn failure(code: u8, error: &impl std::fmt::Display) -> ExitCode {
-    eprintln!("cns: {error}");
+fn failure(program: Program, code: u8, error: &dyn std::fmt::Display) -> ExitCode {
+    eprintln!("{}: {error}", program.name());
     ExitCode::from(code)
 }

@@ -96,8 +96,8 @@ pub struct Settings {
     pub interval: Duration,
     /// How long one must be gone.
     pub grace: Duration,
-    /// Where plugins leave releases.
-    pub async_delete_dir: PathBuf,
+    /// Where plugins leave releases; nowhere, if they are not to be looked for.
+    pub async_delete_dir: Option<PathBuf>,
 }
 
 /// Runs until told to stop.
@@ -121,7 +121,9 @@ pub async fn run(ledger: Ledger, metrics: Arc<Metrics>, settings: Settings, stop
                     veths::clean(&ledger, &metrics, network, &mut strays, settings.grace).await;
                 }
             }
-            _ = deletes.tick() => async_deletes(&ledger, &metrics, &settings.async_delete_dir).await,
+            _ = deletes.tick() => if let Some(directory) = &settings.async_delete_dir {
+                async_deletes(&ledger, &metrics, directory).await;
+            },
         }
     }
 }

@@ -56,9 +56,10 @@ impl Drop for SocketFile {
 
 impl UnixSocket {
     /// Binds the path. The file that a dead daemon left is replaced; one that answers is not.
-    pub(super) fn bind(path: &Path) -> Result<Self, AppError> {
+    /// `what` names the option that asked for it.
+    pub(super) fn bind(what: &'static str, path: &Path) -> Result<Self, AppError> {
         let failed = |source: io::Error, remedy: &'static str| AppError::Listen {
-            what: "--grpc-socket",
+            what,
             at: path.display().to_string(),
             source,
             remedy,
@@ -87,6 +88,11 @@ impl UnixSocket {
 
     pub(super) fn path(&self) -> &Path {
         &self.guard.path
+    }
+
+    /// The listener, and what removes its file in the end.
+    pub(super) fn into_parts(self) -> (UnixListener, SocketFile) {
+        (self.listener, self.guard)
     }
 
     /// Connections until the token is cancelled, and what removes the file in the end.

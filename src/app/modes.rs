@@ -1,10 +1,11 @@
-//! What each channel mode starts. Only Standalone is part of this daemon yet:
+//! What each channel mode starts. The others are not part of this daemon yet:
 //!
 //! | mode | NCs come from | pods' addresses | also |
 //! |---|---|---|---|
 //! | Standalone | one static NC per `--standalone-cidr` | the same | masquerade, reconciler |
+//! | Direct | DNC, over REST or gRPC | DNC's NCs | reconciler |
 
-use std::{path::Path, time::Duration};
+use std::{io, path::Path, time::Duration};
 
 use ipnet::IpNet;
 use tokio::task::spawn_blocking;
@@ -12,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::AppError;
 use crate::{
-    config::Config,
+    config::{Config, LegacyPaths},
     ledger::{Command, Ledger, MissingAssigned, NcOrigin, UpsertNc},
     model::{Actor, Family, NcId, OrchestratorType},
     nic::{Backend, Masquerade, Netns, enable_forwarding},
@@ -36,14 +37,7 @@ pub(super) async fn standalone(ledger: &Ledger, ncs: &[StaticNc]) -> Result<(), 
         ledger.submit(actor(), command).await?;
     }
     // What is no longer configured goes first: its addresses may belong to another network now.
-    let unwanted: Vec<NcId> = {
-        let view = ledger.view();
-        (ncs.len()..MOST_NCS).map(nc_id).filter(|id| view.nc(id).is_some()).collect()
-    };
-    for id in unwanted {
-        let (_, kept) = ledger.delete_nc(actor(), id.clone()).await?;
-        tracing::warn!(nc = %id, in_use = kept.len(), "a network is no longer configured and was removed");
-    }
+    remove_static_from(ledger, ncs.len()).await?;
     for (index, nc) in ncs.iter().enumerate() {
         for net in nc.clamped() {
             tracing::warn!(%net, "only the first addresses of this network are served");
@@ -70,20 +64,46 @@ pub(super) async fn standalone(ledger: &Ledger, ncs: &[StaticNc]) -> Result<(), 
     Ok(())
 }
 
+/// Everything comes from DNC, the orchestrator's kind too. What an earlier life in Standalone left goes, as far as no pod
+/// holds it.
+pub(super) async fn direct(ledger: &Ledger) -> Result<(), AppError> {
+    remove_static_from(ledger, 0).await
+}
+
+async fn remove_static_from(ledger: &Ledger, index: usize) -> Result<(), AppError> {
+    let unwanted: Vec<NcId> = {
+        let view = ledger.view();
+        (index..MOST_NCS).map(nc_id).filter(|id| view.nc(id).is_some()).collect()
+    };
+    for id in unwanted {
+        let (_, kept) = ledger.delete_nc(Actor::internal("configuration"), id.clone()).await?;
+        tracing::warn!(nc = %id, in_use = kept.len(), "a network is no longer configured and was removed");
+    }
+    Ok(())
+}
+
 /// Takes over the reference's files at the first start.
-pub(super) async fn import_legacy(ledger: &Ledger, directory: &Path) -> Result<(), AppError> {
-    let read = |name: &str| match std::fs::read(directory.join(name)) {
-        Ok(content) => Ok(content),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(AppError::Import(format!("{}: {error}", directory.join(name).display()))),
+pub(super) async fn import_legacy(ledger: &Ledger, paths: &LegacyPaths) -> Result<(), AppError> {
+    let read = |path: Option<&Path>| match path.map(std::fs::read) {
+        Some(Ok(content)) => Ok(content),
+        None => Ok(Vec::new()),
+        Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Some(Err(error)) => {
+            let path = path.unwrap_or(Path::new("")).display();
+            Err(AppError::Import(format!("{path}: {error}")))
+        }
     };
     let documents = LegacyDocuments {
-        azure_cns: read("azure-cns.json")?,
-        azure_endpoints: read("azure-endpoints.json")?,
-        azure_vnet: read("azure-vnet.json")?,
+        azure_cns: read(Some(&paths.azure_cns))?,
+        azure_endpoints: read(Some(&paths.azure_endpoints))?,
+        azure_vnet: read(paths.azure_vnet.as_deref())?,
     };
     if documents == LegacyDocuments::default() {
-        tracing::warn!(directory = %directory.display(), "no file of the reference is there; nothing to import");
+        if paths.by_default {
+            tracing::info!(?paths, "no file of the reference is there; the state begins empty");
+        } else {
+            tracing::warn!(?paths, "no file of the reference is there; nothing to import");
+        }
         return Ok(());
     }
     let (legacy, mut skipped) = LegacyFiles.parse(&documents).map_err(AppError::Import)?;

@@ -5,12 +5,23 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::{ArgAction, Parser, ValueEnum, ValueHint};
 use serde::Serialize;
 
+use super::rest::listen_address;
+
 /// Container networking node service: pod addresses, network containers, endpoints.
 ///
 /// Without any option it runs in Standalone mode with the network 10.244.0.0/24: no cloud, no cluster, nothing to set up.
+///
+/// An option counts before the environment, that before cns_config.json, and that before the default. Invoked under the name
+/// azure-cns, the defaults are those of Azure CNS.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "cns", version, max_term_width = 110)]
 pub struct Args {
+    /// Where network containers and addresses come from: Standalone or Direct
+    ///
+    /// Default: what the configuration file says, else Standalone; under the name azure-cns Direct, unless a network is given.
+    #[arg(long, value_name = "MODE", env = "CNS_CHANNEL_MODE")]
+    pub channel_mode: Option<String>,
+
     /// Network of a static network container: an IPv4 CIDR, an IPv6 CIDR, or one of each separated by a comma
     ///
     /// May be given several times; each is one network container. Default: 10.244.0.0/24.
@@ -45,8 +56,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub tls_client_ca: Option<PathBuf>,
 
-    /// Serve /metrics, /healthz and /readyz over HTTP on this address
-    #[arg(long, value_name = "ADDR:PORT", env = "CNS_METRICS_BIND_ADDRESS")]
+    /// Serve /metrics, /healthz and /readyz over HTTP on this address; :PORT is all interfaces
+    #[arg(long, value_name = "ADDR:PORT", env = "CNS_METRICS_BIND_ADDRESS", value_parser = listen_address)]
     pub metrics_bind_address: Option<SocketAddr>,
 
     /// Masquerade traffic that leaves the pod networks, and switch forwarding on (default: yes for root)
@@ -67,45 +78,45 @@ pub struct Args {
     #[arg(long, value_name = "GID")]
     pub allow_gid: Vec<u32>,
 
-    /// How long a freed address rests before another pod gets it while others are free
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
-    pub cool_down: Duration,
+    /// How long a freed address rests before another pod gets it while others are free [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub cool_down: Option<Duration>,
 
-    /// How often the daemon looks for sandboxes that are gone
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
-    pub reconcile_interval: Duration,
+    /// How often the daemon looks for sandboxes that are gone [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub reconcile_interval: Option<Duration>,
 
-    /// How long a sandbox must be gone before the addresses that it holds are released
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
-    pub reconcile_grace: Duration,
+    /// How long a sandbox must be gone before the addresses that it holds are released [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub reconcile_grace: Option<Duration>,
 
-    /// Where CNI plugins leave releases that they could not deliver
-    #[arg(long, value_name = "DIR", default_value = "/var/run/azure-vnet/deleteIDs", value_hint = ValueHint::DirPath)]
-    pub async_delete_dir: PathBuf,
+    /// Where CNI plugins leave releases that they could not deliver [default: /var/run/azure-vnet/deleteIDs]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub async_delete_dir: Option<PathBuf>,
 
     /// At the first start, take over azure-cns.json, azure-endpoints.json and azure-vnet.json from this directory
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub import_legacy: Option<PathBuf>,
 
-    /// Journal entries to keep, for `cnsctl explain`
-    #[arg(long, value_name = "COUNT", default_value_t = 16_384)]
-    pub journal_entries: u64,
+    /// Journal entries to keep, for `cnsctl explain` [default: 16384]
+    #[arg(long, value_name = "COUNT")]
+    pub journal_entries: Option<u64>,
 
-    /// Calls to work on at once; more are told to come back
-    #[arg(long, value_name = "COUNT", default_value_t = 1_024)]
-    pub max_concurrent_requests: usize,
+    /// Calls to work on at once; more are told to come back [default: 1024]
+    #[arg(long, value_name = "COUNT")]
+    pub max_concurrent_requests: Option<u64>,
 
-    /// How long a stop waits for calls that are being worked on
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
-    pub drain_timeout: Duration,
+    /// How long a stop waits for calls that are being worked on [default: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub drain_timeout: Option<Duration>,
 
-    /// What to log: error, warn, info, debug, trace, or tracing directives
-    #[arg(long, value_name = "LEVEL", default_value = "info", env = "CNS_LOG_LEVEL")]
-    pub log_level: String,
+    /// What to log: error, warn, info, debug, trace, or tracing directives [-l] [default: info]
+    #[arg(long, value_name = "LEVEL", env = "CNS_LOG_LEVEL")]
+    pub log_level: Option<String>,
 
-    /// How to log, to standard error
-    #[arg(long, value_enum, default_value_t, env = "CNS_LOG_FORMAT")]
-    pub log_format: LogFormat,
+    /// How to log [default: text]
+    #[arg(long, value_enum, env = "CNS_LOG_FORMAT")]
+    pub log_format: Option<LogFormat>,
 
     /// Print the effective configuration as JSON and exit
     #[arg(long)]

@@ -13,6 +13,7 @@ mod access;
 mod errors;
 mod insight;
 mod ipam;
+mod legacy;
 mod lifecycle;
 mod network_containers;
 mod sandboxes;
