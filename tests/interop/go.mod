@@ -1,0 +1,3 @@
+module cns-interop
+
+go 1.26
