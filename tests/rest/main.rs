@@ -140,6 +140,9 @@ fn vectors_are_well_formed() {
             if !groups.insert(&group.name) {
                 problems.push(format!("{name}: two groups {}", group.name));
             }
+            if let Some(Err(error)) = group.daemon.config.as_ref().map(|config| vectors.json(config)) {
+                problems.push(format!("{name} / {}: config: {error}", group.name));
+            }
             let mut cases = BTreeSet::new();
             for case in &group.cases {
                 let place = format!("{name} / {} / {}", group.name, case.name);

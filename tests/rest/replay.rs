@@ -15,7 +15,7 @@ use super::{
 };
 
 /// A Standalone daemon whose NC has the addresses 10.244.0.2 to 10.244.0.14 for pods, or what the group wants.
-async fn daemon(group: &Daemon) -> (Cns, SocketAddr) {
+async fn daemon(vectors: &Vectors, group: &Daemon) -> (Cns, SocketAddr) {
     // Free a moment ago; the next port that the kernel gives away is another one.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
     let url = format!("tcp://127.0.0.1:{port}");
@@ -23,7 +23,7 @@ async fn daemon(group: &Daemon) -> (Cns, SocketAddr) {
     let mut cns = Cns::prepared(&[]);
     if let Some(config) = &group.config {
         let path = cns.directory().join("cns_config.json");
-        fs::write(&path, config.get()).unwrap();
+        fs::write(&path, vectors.json(config).unwrap().to_string()).unwrap();
         args.extend(["--config-path".to_owned(), path.to_str().unwrap().to_owned()]);
     } else if group.args.is_empty() {
         args.extend(["--standalone-cidr".to_owned(), "10.244.0.0/28".to_owned()]);
@@ -51,7 +51,7 @@ pub(crate) async fn replay(name: &str) {
 }
 
 async fn replay_group(vectors: &Vectors, group: &Group, prefix: &str) -> Vec<String> {
-    let (cns, server) = daemon(&group.daemon).await;
+    let (cns, server) = daemon(vectors, &group.daemon).await;
     let mut failures = Vec::new();
     for case in &group.cases {
         let (method, bytes) = request(vectors, case, prefix).unwrap();
