@@ -129,7 +129,8 @@ struct RestListener {
     at: String,
     listener: gateway::listen::Listener,
     kind: gateway::listen::Kind,
-    _file: Option<SocketFile>,
+    /// Removed in the end.
+    file: Option<SocketFile>,
 }
 
 impl App {
@@ -288,12 +289,12 @@ impl App {
             metrics.clone(),
         );
         let places = gateway::listen::Places::default();
-        for RestListener { at, listener, kind, _file } in rest {
+        for RestListener { at, listener, kind, file } in rest {
             tracing::info!(address = at, ?kind, "REST for legacy clients");
             let (gateway, places, stop) = (gateway.clone(), places.clone(), stopping.clone());
             servers.spawn(async move {
-                let _file = _file;
                 gateway::listen::serve(gateway, listener, kind, places, stop).await;
+                drop(file);
                 Ok(())
             });
         }
@@ -363,11 +364,10 @@ async fn rest(config: &Config) -> Result<Vec<RestListener>, AppError> {
             (Listener::Unix(listener), Some(file))
         }
     };
-    let mut bound =
-        vec![RestListener { at: wanted.main.to_string(), listener, kind: Kind::Main, _file: file }];
+    let mut bound = vec![RestListener { at: wanted.main.to_string(), listener, kind: Kind::Main, file }];
     if let Some(address) = wanted.local {
         let listener = Listener::Tcp(bind_tcp("the local REST listener", address).await?);
-        bound.push(RestListener { at: address.to_string(), listener, kind: Kind::Local, _file: None });
+        bound.push(RestListener { at: address.to_string(), listener, kind: Kind::Local, file: None });
     }
     Ok(bound)
 }

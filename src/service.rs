@@ -139,7 +139,7 @@ impl Context {
     }
 
     /// The NMAgent service, for callers in this process.
-    pub(crate) fn nmagent(&self) -> impl pb::nm_agent_service_server::NmAgentService + use<> {
+    pub(crate) fn nmagent() -> impl pb::nm_agent_service_server::NmAgentService {
         nmagent::NmAgent
     }
 

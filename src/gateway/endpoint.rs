@@ -97,6 +97,14 @@ async fn patch(gateway: &Gateway, call: &Call, id: String) -> Reply {
     let invalid = |message: &str| {
         told(Response::new(ReturnCode::InvalidRequest, format!("[updateEndpoint] {message}")))
     };
+    // An address that is none is malformed JSON to the reference, and told before anything else.
+    for info in patch.values() {
+        if let Some(error) = info.v4.0.iter().chain(&info.v6.0).find_map(|net| net.to_cidr().err()) {
+            let error = <gojson::DecodeError as serde::de::Error>::custom(error);
+            let response = failed(ReturnCode::InvalidRequest, &error.to_string());
+            return Reply::undecodable_and(&error, &response);
+        }
+    }
     let mut interfaces = Vec::with_capacity(patch.len());
     for (ifname, info) in patch {
         if [&info.host_veth, &info.hns_endpoint, &info.nic_type, &info.mac].iter().all(|text| text.is_empty())

@@ -12,6 +12,7 @@ use crate::{
         self as pb, network_container_service_server::NetworkContainerService as _,
         nm_agent_service_server::NmAgentService as _, node_service_server::NodeService as _,
     },
+    service::Context,
 };
 
 #[derive(Debug, Default, Deserialize)]
@@ -317,7 +318,7 @@ struct Apis {
 }
 
 /// `/network/nmagentsupportedapis`: only POST asks, and everything else is success without a list.
-pub(super) async fn nmagent_apis(gateway: &Gateway, call: &Call) -> Reply {
+pub(super) async fn nmagent_apis(call: &Call) -> Reply {
     let ApisRequest { url } = match gojson::decode(&call.body) {
         Ok(request) => request,
         Err(error) => return Reply::undecodable(&error),
@@ -327,7 +328,7 @@ pub(super) async fn nmagent_apis(gateway: &Gateway, call: &Call) -> Reply {
         return Reply::json(&Apis { response: Response::success(message), apis: None });
     }
     let message = pb::ListSupportedApIsRequest { nm_agent_supported_apis_url: url };
-    Reply::json(&match gateway.context.nmagent().list_supported_ap_is(call.ask(message)).await {
+    Reply::json(&match Context::nmagent().list_supported_ap_is(call.ask(message)).await {
         Ok(listed) => Apis { response: Response::default(), apis: Some(listed.into_inner().supported_apis) },
         Err(status) => {
             let message = format!("[Azure-CNS] {}", status.message());
@@ -354,13 +355,13 @@ struct HomeAz {
 }
 
 /// `/homeaz`.
-pub(super) async fn home_az(gateway: &Gateway, call: &Call) -> Reply {
+pub(super) async fn home_az(call: &Call) -> Reply {
     if !call.is_get() {
         let message = "[Azure CNS] Error. getHomeAz did not receive a GET.";
         let response = Response::new(ReturnCode::UnsupportedVerb, message);
         return Reply::json(&HomeAz { response, home_az: HomeAzResponse::default() });
     }
-    Reply::json(&match gateway.context.nmagent().get_home_az(call.ask(pb::GetHomeAzRequest {})).await {
+    Reply::json(&match Context::nmagent().get_home_az(call.ask(pb::GetHomeAzRequest {})).await {
         Ok(found) => {
             let found = found.into_inner();
             let message = if found.is_supported { "Get Home Az succeeded".to_owned() } else { found.reason };
@@ -425,13 +426,13 @@ struct NcList {
 }
 
 /// `/nclist`: what NMAgent has.
-pub(super) async fn nc_list(gateway: &Gateway, call: &Call) -> Reply {
+pub(super) async fn nc_list(call: &Call) -> Reply {
     if !call.is_get() {
         let message = "[Azure-CNS] NmAgentNCList API expects a GET method.";
         return Reply::json(&NcList { response: Response::success(message), ids: List::default() });
     }
     let message = pb::ListNetworkContainerVersionsRequest {};
-    let listed = gateway.context.nmagent().list_network_container_versions(call.ask(message)).await;
+    let listed = Context::nmagent().list_network_container_versions(call.ask(message)).await;
     Reply::json(&match listed {
         Ok(listed) => NcList {
             response: Response::success("Successfully fetched NC list from NMAgent"),

@@ -14,6 +14,8 @@ use crate::{
 
 /// The reason of a refusal that the reference calls success: there are NCs, and none has addresses (§6.20).
 const NO_ADDRESSES: &str = "NO_ADDRESSES";
+/// The reason of a refusal for lack of an InfiniBand NIC.
+const NO_BACKEND_NIC: &str = "BACKEND_NIC_NOT_FOUND";
 /// The reason of a refusal for lack of addresses.
 const EXHAUSTED: &str = "POOL_EXHAUSTED";
 
@@ -107,12 +109,18 @@ async fn request(gateway: &Gateway, call: &Call, request: &IpConfigsRequest, exa
             // One empty entry for each address that there should have been.
             let infos = match error.detail.as_str() {
                 EXHAUSTED => Some(vec![PodIpInfo::default(); gateway.families().max(1)]),
+                NO_BACKEND_NIC => Some(Vec::new()),
                 _ if !request.desired.0.is_empty() && error.code == ReturnCode::FailedToAllocateIpConfig => {
                     Some(Vec::new())
                 }
                 _ => None,
             };
-            let message = if error.code == ReturnCode::FailedToAllocateIpConfig {
+            let message = if error.detail == NO_BACKEND_NIC {
+                format!(
+                    "BackendNIC allocation failed: Backend Network adapter not found, config request is {}",
+                    dump(request)
+                )
+            } else if error.code == ReturnCode::FailedToAllocateIpConfig {
                 format!("AllocateIPConfig failed: {}, IP config request is {}", error.message, dump(request))
             } else {
                 error.message

@@ -34,7 +34,7 @@ use crate::service::peer::{Caller, tcp_peer_uid};
 const CONNECTIONS: usize = 512;
 /// How long a connection may take to send a request's head, and how long it may be idle. Longer than Go's clients keep idle
 /// connections (90 s): a client must not meet a connection that is just being closed.
-const HEAD_WITHIN: Duration = Duration::from_secs(120);
+const HEAD_WITHIN: Duration = Duration::from_mins(2);
 /// How long a body may take.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
 /// The largest body: a batch of network containers with hundreds of thousands of addresses is smaller.
@@ -290,25 +290,26 @@ async fn respond(
 }
 
 /// Reads a body whole, within time and size.
-async fn read(mut body: Incoming, large: &Semaphore) -> Result<Vec<u8>, Reply> {
+async fn read(mut body: Incoming, large: &Semaphore) -> Result<Vec<u8>, Box<Reply>> {
     let too_large = || {
         let message = format!("the body is larger than {LARGEST_BODY} bytes");
-        Err(Reply::text(StatusCode::PAYLOAD_TOO_LARGE, &message))
+        Box::new(Reply::text(StatusCode::PAYLOAD_TOO_LARGE, &message))
     };
     let announced = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
     if announced.is_some_and(|length| length > LARGEST_BODY) {
-        return too_large();
+        return Err(too_large());
     }
     let reading = async {
         let mut whole = Vec::with_capacity(announced.unwrap_or_default().min(LARGE_BODY));
         let mut permit = None;
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| {
-                Reply::text(StatusCode::BAD_REQUEST, &format!("the body could not be read: {error}"))
+                let message = format!("the body could not be read: {error}");
+                Box::new(Reply::text(StatusCode::BAD_REQUEST, &message))
             })?;
             let Ok(data) = frame.into_data() else { continue };
             if whole.len() + data.len() > LARGEST_BODY {
-                return too_large();
+                return Err(too_large());
             }
             if whole.len() + data.len() > LARGE_BODY && permit.is_none() {
                 permit = large.acquire().await.ok();
@@ -319,7 +320,7 @@ async fn read(mut body: Incoming, large: &Semaphore) -> Result<Vec<u8>, Reply> {
     };
     match tokio::time::timeout(BODY_WITHIN, reading).await {
         Ok(read) => read,
-        Err(_) => Err(Reply::text(StatusCode::REQUEST_TIMEOUT, "the body took too long")),
+        Err(_) => Err(Box::new(Reply::text(StatusCode::REQUEST_TIMEOUT, "the body took too long"))),
     }
 }
 

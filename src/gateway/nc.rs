@@ -8,7 +8,7 @@ use super::{
     reply::Nested,
     types::{
         CreateNetworkContainerRequest, GetNetworkContainerResponse, IpSubnet, NetworkInterfaceInfo, Response,
-        nc_type_number, pod_of,
+        dashed, nc_type_number, pod_of,
     },
 };
 use crate::{
@@ -103,7 +103,7 @@ pub(super) async fn delete(gateway: &Gateway, call: &Call) -> Reply {
         let message = "[Azure CNS] Error. NetworkContainerid is empty";
         return Reply::nested(Response::new(ReturnCode::NetworkContainerNotSpecified, message));
     }
-    let message = pb::DeleteNetworkContainerRequest { id };
+    let message = pb::DeleteNetworkContainerRequest { id: dashed(&id) };
     match gateway.context.network_containers().delete_network_container(call.ask(message)).await {
         Ok(_) => Reply::nested(Response::default()),
         Err(status) => {
@@ -294,7 +294,7 @@ struct Interface {
     #[serde(rename = "NetworkContainerVersion")]
     version: String,
     #[serde(rename = "NetworkInterface")]
-    interface: NetworkInterface,
+    described: NetworkInterface,
     #[serde(rename = "CnetAddressSpace")]
     cnet_address_space: List<IpSubnet>,
     #[serde(rename = "DNSServers")]
@@ -309,14 +309,14 @@ pub(super) async fn interface(gateway: &Gateway, call: &Call) -> Reply {
         Ok(request) => request,
         Err(error) => return Reply::undecodable(&error),
     };
-    let message = pb::GetInterfaceForContainerRequest { network_container_id: id };
+    let message = pb::GetInterfaceForContainerRequest { network_container_id: dashed(&id) };
     let found = gateway.context.network_containers().get_interface_for_container(call.ask(message)).await;
     Reply::json(&match found {
         Ok(found) => {
             let found = found.into_inner();
             Interface {
                 version: found.network_container_version,
-                interface: NetworkInterface {
+                described: NetworkInterface {
                     name: found.interface_name,
                     address: found.interface_ip_address,
                 },

@@ -194,6 +194,13 @@ pub(super) async fn create_network(gateway: &Gateway, call: &Call) -> Reply {
     Reply::flat(match created.map_err(Refused::from) {
         Ok(_) => Response::default(),
         Err(error) => match (environment.network_type.as_str(), environment.location.as_str()) {
+            // For an environment that it does not know the reference does nothing, and says nothing (§6.2).
+            (network, location)
+                if network != "Overlay"
+                    && (network != "Underlay" || !matches!(location, "Azure" | "StandAlone")) =>
+            {
+                Response::default()
+            }
             ("Underlay", "StandAlone") => failed(
                 ReturnCode::UnsupportedEnvironment,
                 format!(

@@ -295,7 +295,7 @@ impl CreateNetworkContainerRequest {
         };
         Ok(pb::NetworkContainer {
             r#type: nc_type_number(&self.nc_type).unwrap_or(UNKNOWN),
-            id: self.id,
+            id: dashed(&self.id),
             version: self.version,
             host_primary_ip: self.host_primary_ip,
             primary_interface_identifier: self.primary_interface_identifier,
@@ -339,6 +339,23 @@ impl CreateNetworkContainerRequest {
             }),
         })
     }
+}
+
+/// An NC id in the contract's form. Go's parser of UUIDs takes it as a URN, in braces and without dashes, too (§6.8); what is
+/// none of these is left to be refused.
+pub(super) fn dashed(id: &str) -> String {
+    const SWIFT: &str = "Swift_";
+    let (prefix, bare) = id.strip_prefix(SWIFT).map_or(("", id), |bare| (SWIFT, bare));
+    let braced = bare.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    let urn = bare.split_at_checked(9).filter(|(urn, _)| urn.eq_ignore_ascii_case("urn:uuid:"));
+    if let Some(uuid) = braced.or(urn.map(|(_, uuid)| uuid)) {
+        return format!("{prefix}{uuid}");
+    }
+    if bare.len() == 32 && bare.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        let parts = [&bare[..8], &bare[8..12], &bare[12..16], &bare[16..20], &bare[20..]];
+        return format!("{prefix}{}", parts.join("-"));
+    }
+    id.to_owned()
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -430,9 +447,15 @@ impl From<pb::PodIpInfo> for PodIpInfo {
     fn from(info: pb::PodIpInfo) -> Self {
         let nic = info.nic_type();
         let host = info.host_primary_ip_info.unwrap_or_default();
+        let primary = IpConfiguration::from(info.network_container_primary_ip_config.unwrap_or_default());
+        let mut pod_ip_config = IpSubnet::from(info.pod_ip_config.unwrap_or_default());
+        if nic == pb::NicType::Infra && !primary.subnet.address.is_empty() {
+            // The reference gives the primary subnet's length, for an IPv6 address too (§6.20).
+            pod_ip_config.prefix_length = primary.subnet.prefix_length;
+        }
         Self {
-            pod_ip_config: info.pod_ip_config.unwrap_or_default().into(),
-            primary: info.network_container_primary_ip_config.unwrap_or_default().into(),
+            pod_ip_config,
+            primary,
             ipv6: info.network_container_ipv6_config.unwrap_or_default().into(),
             host: HostIpInfo { gateway: host.gateway, primary: host.primary_ip, subnet: host.subnet },
             nic_type: nic_text(nic).to_owned(),

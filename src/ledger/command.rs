@@ -402,7 +402,7 @@ pub enum Rejection {
         ncs: Vec<NcId>,
     },
     /// Another pod has it.
-    #[error("Desired IP is already assigned: {address} belongs to {owner}")]
+    #[error("[AssignDesiredIPConfigs] Desired IP is already assigned: {address} belongs to {owner}")]
     DesiredTaken {
         /// The address.
         address: IpAddr,
@@ -483,7 +483,7 @@ pub enum Rejection {
         given: Option<OrchestratorType>,
     },
     /// The orchestrator indexes NCs by pod, and the request names none.
-    #[error("Unmarshalling {nc_type} failed with error: orchestrator context is missing")]
+    #[error("Unmarshalling {nc_type} failed with error orchestrator context is missing")]
     MissingContext {
         /// The NC's type.
         nc_type: String,

@@ -36,7 +36,12 @@ impl fmt::Display for Answer {
 }
 
 /// The bytes of a request. `Content-Length` is added where there is a body and no header speaks of its length.
-pub(crate) fn request(method: &str, path: &str, headers: &[(String, String)], body: Option<&[u8]>) -> Vec<u8> {
+pub(crate) fn request(
+    method: &str,
+    path: &str,
+    headers: &[(String, String)],
+    body: Option<&[u8]>,
+) -> Vec<u8> {
     let mut head = format!("{method} {path} HTTP/1.1\r\n");
     let given = |name: &str| headers.iter().any(|(key, _)| key.eq_ignore_ascii_case(name));
     let mut add = |name: &str, value: &str| {
@@ -85,7 +90,8 @@ fn parse(bytes: &[u8], method: &str) -> io::Result<Answer> {
     if bytes.is_empty() {
         return Err(io::Error::other("the connection was closed without an answer"));
     }
-    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").ok_or_else(|| bad("no end of headers"))?;
+    let end =
+        bytes.windows(4).position(|four| four == b"\r\n\r\n").ok_or_else(|| bad("no end of headers"))?;
     let head = std::str::from_utf8(&bytes[..end]).map_err(|_| bad("headers that are no UTF-8"))?;
     let rest = &bytes[end + 4..];
     let mut lines = head.split("\r\n");
@@ -145,7 +151,8 @@ mod tests {
     fn answers_are_taken_apart() {
         let answer = parse(b"HTTP/1.1 200 OK\r\nA: b\r\nContent-Length: 2\r\n\r\nhi", "GET").unwrap();
         assert_eq!((answer.status, answer.header("a"), answer.body.as_slice()), (200, Some("b"), &b"hi"[..]));
-        let chunks = b"HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n1;x=y\r\n!\r\n0\r\n\r\n";
+        let chunks =
+            b"HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n1;x=y\r\n!\r\n0\r\n\r\n";
         assert_eq!(parse(chunks, "GET").unwrap().body, b"hi!");
         for bad in [&b""[..], b"HTTP/1.1 200 OK", b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi"] {
             parse(bad, "GET").unwrap_err();

@@ -110,7 +110,9 @@ fn compare(at: &str, expected: &Json, got: &Json, found: &mut Vec<String>) {
         }
         (Json::Literal(expected), Json::Literal(got)) if expected == got => {}
         _ if expected.kind() == got.kind() => found.push(differs()),
-        _ => found.push(format!("{at}: expected {}, got {}: {expected} / {got}", expected.kind(), got.kind())),
+        _ => {
+            found.push(format!("{at}: expected {}, got {}: {expected} / {got}", expected.kind(), got.kind()));
+        }
     }
 }
 

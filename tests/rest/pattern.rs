@@ -2,8 +2,14 @@
 
 use std::net::IpAddr;
 
+/// A placeholder's text, and what it stands for.
+type Placeholder = (&'static str, fn(&str) -> bool);
+
+/// Whether a text is what a placeholder stands for.
+type Test<'a> = Box<dyn Fn(&str) -> bool + 'a>;
+
 /// Every placeholder that can stand inside a string, beside `<contains:TEXT>`.
-const PLACEHOLDERS: &[(&str, fn(&str) -> bool)] = &[
+const PLACEHOLDERS: &[Placeholder] = &[
     ("<any>", |_| true),
     ("<string>", |_| true),
     ("<int>", |text| text.parse::<i64>().is_ok()),
@@ -19,7 +25,7 @@ fn is_uuid(text: &str) -> bool {
 }
 
 /// Whether `pattern` begins with a placeholder: its test, and what follows it.
-fn placeholder(pattern: &str) -> Option<(Box<dyn Fn(&str) -> bool + '_>, &str)> {
+fn placeholder(pattern: &str) -> Option<(Test<'_>, &str)> {
     if let Some(rest) = pattern.strip_prefix("<contains:") {
         let (part, rest) = rest.split_once('>')?;
         return Some((Box::new(move |text| text.contains(part)), rest));

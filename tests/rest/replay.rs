@@ -40,7 +40,7 @@ async fn daemon(vectors: &Vectors, group: &Daemon) -> (Cns, SocketAddr) {
 pub(crate) async fn replay(name: &str) {
     let vectors = Vectors::read(name).unwrap();
     let (mut failures, mut count) = (Vec::new(), 0);
-    for group in &vectors.vectors.groups {
+    for group in &vectors.content.groups {
         for prefix in [Some(""), group.also_under.as_deref()].into_iter().flatten() {
             count += group.cases.len();
             failures.extend(replay_group(&vectors, group, prefix).await);
@@ -103,8 +103,7 @@ pub(crate) fn request(vectors: &Vectors, case: &Case, prefix: &str) -> Result<(S
     }
     let given = request.headers.iter().filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
     headers.extend(given);
-    let path =
-        request.path.clone().unwrap_or_else(|| format!("{prefix}{}", vectors.vectors.route));
+    let path = request.path.clone().unwrap_or_else(|| format!("{prefix}{}", vectors.content.route));
     let method = request.method.as_deref().unwrap_or(if body.is_some() { "POST" } else { "GET" });
     Ok((method.to_owned(), http::request(method, &path, &headers, body.as_deref())))
 }

@@ -112,7 +112,7 @@ const fn ok() -> u16 {
 #[derive(Debug)]
 pub(crate) struct Vectors {
     pub(crate) file: String,
-    pub(crate) vectors: File,
+    pub(crate) content: File,
     shapes: BTreeMap<String, Json>,
 }
 
@@ -121,15 +121,15 @@ impl Vectors {
     pub(crate) fn read(name: &str) -> Result<Self, String> {
         let file = format!("{name}.json");
         let text = |file: &str| fs::read_to_string(directory().join(file)).map_err(|error| error.to_string());
-        let vectors: File =
+        let content: File =
             serde_json::from_str(&text(&file)?).map_err(|error| format!("{file}: {error}"))?;
-        let shared: BTreeMap<String, Box<RawValue>> = serde_json::from_str(&text("shapes.json")?)
-            .map_err(|error| format!("shapes.json: {error}"))?;
+        let shared: BTreeMap<String, Box<RawValue>> =
+            serde_json::from_str(&text("shapes.json")?).map_err(|error| format!("shapes.json: {error}"))?;
         let mut shapes = BTreeMap::new();
-        for (name, raw) in shared.iter().chain(&vectors.shapes) {
+        for (name, raw) in shared.iter().chain(&content.shapes) {
             shapes.insert(name.clone(), Json::parse(raw.get())?);
         }
-        Ok(Self { file, vectors, shapes })
+        Ok(Self { file, content, shapes })
     }
 
     /// A JSON value of the file with what it uses put in.
