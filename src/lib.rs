@@ -2,8 +2,9 @@
 //! endpoints, and every answer that it gives is durable first.
 //!
 //! ```text
-//!  CNI plugin, cnsctl, gRPC clients
-//!        │ unix socket, TCP
+//!  CNI plugin, cnsctl, gRPC clients      legacy clients
+//!        │ unix socket, TCP                    │ JSON over HTTP
+//!        │                                  gateway ── legacy JSON ↔ the same services
 //!     service ── who may do what, proto ↔ model, errors that say what to do
 //!        │
 //!     ledger ─── one writer: Command → transition → reply; indices, journal, invariants
@@ -13,7 +14,7 @@
 //!     nic ────── netlink, namespaces, packet rules: used by the plugin, the reconciler and `app`
 //! ```
 //!
-//! Imports go downwards only: `app → service → ledger → model`. [`store`] and [`nic`] are adapters that know [`model`] and
+//! Imports go downwards only: `app → gateway → service → ledger → model`. [`store`] and [`nic`] are adapters that know [`model`] and
 //! are handed to the others as values. [`model`] and the transitions in [`ledger`] do no I/O and read no clock.
 //!
 //! Where to start reading: a pod's request comes in at `service/ipam.rs`, is decided in `ledger/transition/request.rs`, made
