@@ -6,9 +6,13 @@
 #[path = "../support/cns.rs"]
 #[allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 mod cns_under_test;
+#[path = "../support/need.rs"]
+#[allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+mod need;
 
 mod http;
 mod json;
+mod limits;
 mod pattern;
 mod replay;
 mod vector;

@@ -36,6 +36,14 @@ async fn daemon(vectors: &Vectors, group: &Daemon) -> (Cns, SocketAddr) {
     (cns, server)
 }
 
+/// A daemon with these arguments and a REST listener.
+pub(crate) async fn daemon_with(args: &[&str]) -> (Cns, SocketAddr) {
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    let url = format!("tcp://127.0.0.1:{port}");
+    let cns = Cns::start(&[&["-c", &url], args].concat()).await;
+    (cns, SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+}
+
 /// Replays every group of the file `name`; panics with a report of every failure.
 pub(crate) async fn replay(name: &str) {
     let vectors = Vectors::read(name).unwrap();
