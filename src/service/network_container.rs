@@ -280,7 +280,7 @@ impl NetworkContainers {
         let kind = view.orchestrator().kind;
         if kind == Some(crate::model::OrchestratorType::Batch) {
             let message = "[Azure CNS] Operation is not supported in linux.";
-            return Failure::new(Code::Unimplemented, ReturnCode::UnexpectedError, message)
+            return Failure::new(Code::FailedPrecondition, ReturnCode::UnexpectedError, message)
                 .detail("WINDOWS_ONLY")
                 .put("operation", operation)
                 .remedy("on Linux the CNI plugin connects containers")

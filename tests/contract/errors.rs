@@ -222,12 +222,10 @@ async fn every_rpc_is_answered_and_what_is_not_there_yet_says_so_by_name() {
         missing,
         [
             "AssignIBDevicesToPod",
-            "AttachContainerToNetwork",
             "CreateHNSNetwork",
             "CreateNetwork",
             "DeleteHNSNetwork",
             "DeleteNetwork",
-            "DetachContainerFromNetwork",
             "GetHomeAZ",
             "GetIBDeviceStatus",
             "GetVMUniqueID",
