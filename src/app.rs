@@ -8,20 +8,19 @@ mod modes;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
     sync::Arc,
     time::Instant,
 };
 
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+use tonic::transport::Server;
 use tonic_health::server::HealthReporter;
 
 use self::listeners::{SocketFile, UnixSocket, incoming_tcp};
 pub use self::modes::remove_masquerade;
 use crate::{
-    config::{ChannelMode, Config, RestAddress},
+    config::{ChannelMode, Config, RestAddress, TlsVersion},
     gateway::{self, Gateway},
     ledger::{Health, Ledger, LedgerConfig, LedgerError, WriterThread},
     proto,
@@ -29,6 +28,7 @@ use crate::{
     service::{Context, Facts, layers::GateLayer, peer::Policy},
     store::{Store, StoreError, StoreOptions, legacy::LegacyFiles},
     telemetry::{http, metrics::Metrics},
+    tls::{self, TlsError},
 };
 
 /// The services whose health is told one by one; `""` stands for the whole.
@@ -65,15 +65,13 @@ pub enum AppError {
         /// What to do.
         remedy: &'static str,
     },
-    /// A file of the TCP listener's TLS.
-    #[error("{what} {path}: {source}", path = path.display())]
-    TlsFile {
-        /// Which flag.
+    /// TLS of a listener.
+    #[error("{what}: {source}")]
+    Tls {
+        /// Which setting asks for it.
         what: &'static str,
-        /// Its value.
-        path: PathBuf,
         /// What is wrong.
-        source: std::io::Error,
+        source: TlsError,
     },
     /// The gRPC server.
     #[error("gRPC: {0}")]
@@ -89,12 +87,6 @@ pub enum AppError {
     /// A channel mode that is not part of this version.
     #[error("ChannelMode {0} is not part of this version")]
     Mode(ChannelMode),
-    /// The gateway has no TLS yet; a cleartext listener instead would be a promise broken.
-    #[error(
-        "UseHTTPS: this version serves REST without TLS only, and would have to listen on {0} with it; switch it off, and let \
-         clients of other machines use gRPC with --grpc-bind-address and the --tls options"
-    )]
-    RestTls(std::net::SocketAddr),
     /// Packet rules.
     #[error("--masquerade: {0}; run with --masquerade=false to do without")]
     Masquerade(String),
@@ -117,9 +109,10 @@ pub struct App {
     masquerading: Option<modes::Masquerading>,
     unix: UnixSocket,
     tcp: Option<TcpListener>,
-    tls: Option<ServerTlsConfig>,
+    tls: Option<Arc<tls::Server>>,
     http: Option<TcpListener>,
     rest: Vec<RestListener>,
+    certificates: Vec<(&'static str, tls::Following)>,
     stopping: CancellationToken,
 }
 
@@ -195,8 +188,9 @@ impl App {
             },
             None => None,
         };
-        let tls = tls(&config)?;
-        let rest = rest(&config).await?;
+        let mut certificates = Vec::new();
+        let tls = grpc_tls(&config, &mut certificates)?;
+        let rest = rest(&config, &mut certificates).await?;
         Ok(Self {
             config,
             ledger,
@@ -209,6 +203,7 @@ impl App {
             tls,
             http,
             rest,
+            certificates,
             stopping,
         })
     }
@@ -227,6 +222,7 @@ impl App {
             tls,
             http,
             rest,
+            certificates,
             stopping,
         } = self;
         let (reporter, health_service) = tonic_health::server::health_reporter();
@@ -256,15 +252,12 @@ impl App {
         if let Some(listener) = tcp {
             tracing::info!(address = ?listener.local_addr().ok(), tls = tls.is_some(), "gRPC over TCP");
             // A watcher whose machine went away must not keep its place for good.
-            let mut server = server()
+            let router = server()
                 .http2_keepalive_interval(Some(TCP_KEEPALIVE))
-                .http2_keepalive_timeout(Some(TCP_KEEPALIVE));
-            if let Some(tls) = tls {
-                server = server.tls_config(tls)?;
-            }
-            let router = server.add_routes(routes);
+                .http2_keepalive_timeout(Some(TCP_KEEPALIVE))
+                .add_routes(routes);
             let stop = stopping.clone().cancelled_owned();
-            let incoming = incoming_tcp(listener, stopping.clone());
+            let incoming = incoming_tcp(listener, tls, stopping.clone());
             servers.spawn(async move {
                 router.serve_with_incoming_shutdown(incoming, stop).await.map_err(AppError::from)
             });
@@ -284,6 +277,7 @@ impl App {
             gateway::Settings {
                 direct: config.channel_mode == ChannelMode::Direct,
                 manage_endpoints: config.manage_endpoint_state,
+                mutual_tls: config.rest.iter().filter_map(|rest| rest.tls.as_ref()).any(|tls| tls.client_auth),
             },
             policy,
             metrics.clone(),
@@ -299,6 +293,13 @@ impl App {
             });
         }
         let mut parts = JoinSet::new();
+        for (listener, following) in certificates {
+            let metrics = metrics.clone();
+            let tell = move |state: &tls::CertificateState| {
+                metrics.certificate(listener, state.not_after, state.refused.is_some());
+            };
+            parts.spawn(following.run(tell, stopping.clone()));
+        }
         let settings = Settings {
             interval: config.reconcile_interval,
             grace: config.reconcile_grace,
@@ -348,15 +349,14 @@ impl App {
     }
 }
 
-/// Binds an address. The unspecified IPv6 address stands for all interfaces, also where there is no IPv6.
 /// Binds what the configuration wants of the gateway.
-async fn rest(config: &Config) -> Result<Vec<RestListener>, AppError> {
+async fn rest(
+    config: &Config,
+    certificates: &mut Vec<(&'static str, tls::Following)>,
+) -> Result<Vec<RestListener>, AppError> {
     use gateway::listen::{Kind, Listener};
 
     let Some(wanted) = &config.rest else { return Ok(Vec::new()) };
-    if let Some(tls) = &wanted.tls {
-        return Err(AppError::RestTls(tls.address));
-    }
     let (listener, file) = match &wanted.main {
         RestAddress::Tcp(address) => (Listener::Tcp(bind_tcp("--cns-url", *address).await?), None),
         RestAddress::Unix(path) => {
@@ -369,9 +369,31 @@ async fn rest(config: &Config) -> Result<Vec<RestListener>, AppError> {
         let listener = Listener::Tcp(bind_tcp("the local REST listener", address).await?);
         bound.push(RestListener { at: address.to_string(), listener, kind: Kind::Local, file: None });
     }
+    if let Some(wanted) = &wanted.tls {
+        let terms = tls::Terms {
+            oldest: match wanted.min_version {
+                TlsVersion::Tls12 => tls::Oldest::Tls12,
+                TlsVersion::Tls13 => tls::Oldest::Tls13,
+            },
+            protocols: &["h2", "http/1.1"],
+            clients: wanted.client_auth.then(|| tls::ClientTerms {
+                authorities: wanted.client_ca.clone(),
+                trust_served_chain: false,
+                subject: wanted.client_subject.clone(),
+            }),
+        };
+        let files = tls::Files { identity: wanted.cert.clone(), key: None };
+        let (server, following) =
+            files.serve(terms).map_err(|source| AppError::Tls { what: "UseHTTPS", source })?;
+        certificates.push(("rest", following));
+        let listener = Listener::Tls(bind_tcp("TLSPort", wanted.address).await?, server);
+        let at = format!("{} with TLS", wanted.address);
+        bound.push(RestListener { at, listener, kind: Kind::Main, file: None });
+    }
     Ok(bound)
 }
 
+/// Binds an address. The unspecified IPv6 address stands for all interfaces, also where there is no IPv6.
 async fn bind_tcp(what: &'static str, address: SocketAddr) -> Result<TcpListener, AppError> {
     let mut bound = TcpListener::bind(address).await;
     let no_ipv6 = bound.as_ref().is_err_and(|error| {
@@ -389,14 +411,25 @@ async fn bind_tcp(what: &'static str, address: SocketAddr) -> Result<TcpListener
     })
 }
 
-fn tls(config: &Config) -> Result<Option<ServerTlsConfig>, AppError> {
-    let Some(files) = &config.tls else { return Ok(None) };
-    let read = |what, path: &PathBuf| {
-        std::fs::read(path).map_err(|source| AppError::TlsFile { what, path: path.clone(), source })
+fn grpc_tls(
+    config: &Config,
+    certificates: &mut Vec<(&'static str, tls::Following)>,
+) -> Result<Option<Arc<tls::Server>>, AppError> {
+    let Some(wanted) = &config.tls else { return Ok(None) };
+    let terms = tls::Terms {
+        oldest: tls::Oldest::Tls12,
+        protocols: &["h2"],
+        clients: Some(tls::ClientTerms {
+            authorities: Some(wanted.client_ca.clone()),
+            ..tls::ClientTerms::default()
+        }),
     };
-    let identity = Identity::from_pem(read("--tls-cert", &files.cert)?, read("--tls-key", &files.key)?);
-    let client_ca = Certificate::from_pem(read("--tls-client-ca", &files.client_ca)?);
-    Ok(Some(ServerTlsConfig::new().identity(identity).client_ca_root(client_ca)))
+    let files = tls::Files { identity: wanted.cert.clone(), key: Some(wanted.key.clone()) };
+    let (server, following) = files
+        .serve(terms)
+        .map_err(|source| AppError::Tls { what: "--tls-cert, --tls-key, --tls-client-ca", source })?;
+    certificates.push(("grpc", following));
+    Ok(Some(server))
 }
 
 /// systemd is told if it wants to know; that it does not listen is no reason to fail.

@@ -40,6 +40,8 @@ pub struct Settings {
     pub direct: bool,
     /// CNS manages endpoint state: `/network/endpoints/` works, and pods are keyed by container id.
     pub manage_endpoints: bool,
+    /// There is a listener that knows other machines' clients by their certificates.
+    pub mutual_tls: bool,
 }
 
 /// The gateway, shared by its listeners.
@@ -58,9 +60,15 @@ impl Gateway {
     }
 
     /// Whether this caller may change state. On this machine it is who the policy says, as over gRPC. Other machines can only
-    /// come where the operator made the listener reachable for them; the legacy contract has no way to tell who they are.
+    /// come where the operator made the listener reachable for them, and the legacy contract has no way to tell who they are; but
+    /// where they can show a certificate, who does not may only read: the reference leaves the cleartext listener open beside
+    /// mutual TLS (spec/security.md §8 row 1).
     fn may_change(&self, call: &Call) -> bool {
-        call.is_remote || self.policy.may_change(&call.caller)
+        if call.is_remote {
+            call.caller.certified || !self.settings.mutual_tls
+        } else {
+            self.policy.may_change(&call.caller)
+        }
     }
 
     /// What SetEnvironment recorded.

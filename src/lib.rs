@@ -48,3 +48,5 @@ pub mod service;
 pub mod store;
 #[cfg(feature = "daemon")]
 pub mod telemetry;
+#[cfg(feature = "daemon")]
+pub mod tls;

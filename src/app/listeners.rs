@@ -9,7 +9,9 @@ use std::{
     os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use futures_util::{Stream, StreamExt};
@@ -17,14 +19,18 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
 };
+use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 
 use super::AppError;
-use crate::service::{
-    layers::AcceptedFrom,
-    peer::{Caller, tcp_peer_uid},
+use crate::{
+    service::{
+        layers::AcceptedFrom,
+        peer::{Caller, tcp_peer_uid},
+    },
+    tls,
 };
 
 /// Root and its group may connect; the policy says who may change state.
@@ -114,24 +120,44 @@ fn passes<T>(accepted: &io::Result<T>) -> bool {
     accepted.is_ok()
 }
 
-/// Connections over TCP until the token is cancelled, each with its caller.
+/// Handshakes at a time: those of slow clients do not keep others waiting.
+const HANDSHAKES: usize = 256;
+/// How long one may take.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Connections over TCP until the token is cancelled, each with its caller; with TLS where there is a server for it.
 pub(super) fn incoming_tcp(
     listener: TcpListener,
+    tls: Option<Arc<tls::Server>>,
     stop: CancellationToken,
 ) -> impl Stream<Item = io::Result<PeerStream>> + Send {
-    let accepted = TcpListenerStream::new(listener).filter(|accepted| ready(passes(accepted)));
-    accepted.map(|accepted| accepted.map(PeerStream::new)).take_until(stop.cancelled_owned())
+    TcpListenerStream::new(listener)
+        .filter(|accepted| ready(passes(accepted)))
+        .map(move |accepted| {
+            let tls = tls.clone();
+            async move { PeerStream::establish(accepted?, tls.as_deref()).await }
+        })
+        .buffer_unordered(HANDSHAKES)
+        .filter(|accepted| ready(passes(accepted)))
+        .take_until(stop.cancelled_owned())
+}
+
+/// Either kind of stream.
+#[derive(Debug)]
+enum Wire {
+    Clear(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 /// A TCP connection that knows who is at the other end.
 #[derive(Debug)]
 pub(super) struct PeerStream {
-    stream: TcpStream,
+    wire: Wire,
     caller: Caller,
 }
 
 impl PeerStream {
-    fn new(stream: TcpStream) -> Self {
+    async fn establish(stream: TcpStream, tls: Option<&tls::Server>) -> io::Result<Self> {
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         let peer = stream.peer_addr().unwrap_or(nowhere);
         let uid = match stream.local_addr() {
@@ -140,7 +166,16 @@ impl PeerStream {
         };
         // Small messages, each waited for.
         let _ = stream.set_nodelay(true);
-        Self { stream, caller: Caller::tcp(peer, uid, false) }
+        let Some(server) = tls else {
+            return Ok(Self { wire: Wire::Clear(stream), caller: Caller::tcp(peer, uid, false) });
+        };
+        let failed = |why: String| io::Error::other(format!("TLS handshake with {peer}: {why}"));
+        let shaken = tokio::time::timeout(HANDSHAKE_WITHIN, server.acceptor().accept(stream)).await;
+        let stream =
+            shaken.map_err(|_| failed("it took too long".into()))?.map_err(|error| failed(error.to_string()))?;
+        // The handshake ends without a certificate only where none is asked for.
+        let caller = Caller::tcp(peer, uid, server.wants_certificates());
+        Ok(Self { wire: Wire::Tls(Box::new(stream)), caller })
     }
 }
 
@@ -158,20 +193,32 @@ impl AsyncRead for PeerStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        match &mut self.wire {
+            Wire::Clear(stream) => Pin::new(stream).poll_read(cx, buf),
+            Wire::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
     }
 }
 
 impl AsyncWrite for PeerStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        match &mut self.wire {
+            Wire::Clear(stream) => Pin::new(stream).poll_write(cx, buf),
+            Wire::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        match &mut self.wire {
+            Wire::Clear(stream) => Pin::new(stream).poll_flush(cx),
+            Wire::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        match &mut self.wire {
+            Wire::Clear(stream) => Pin::new(stream).poll_shutdown(cx),
+            Wire::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
     }
 }

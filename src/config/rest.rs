@@ -52,7 +52,7 @@ impl Serialize for RestAddress {
 pub struct RestTls {
     /// The main listener's host, another port.
     pub address: SocketAddr,
-    /// PEM: the first certificate that is no authority, and the first PKCS#8 key.
+    /// PEM: the certificate, its authorities, and its key.
     pub cert: PathBuf,
     /// The oldest version spoken.
     pub min_version: TlsVersion,

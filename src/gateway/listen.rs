@@ -1,4 +1,4 @@
-//! HTTP/1.1 listeners of the gateway, and what one client can cost the others: nothing.
+//! The gateway's listeners: HTTP/1.1, with TLS also HTTP/2, and what one client can cost the others: nothing.
 //!
 //! The reference has no limits at all (spec/security.md §3). Here the number of connections is bounded, and when it is reached
 //! the one that has been idle longest makes room, so that ten thousand idle ones keep nobody out; a request's head and body
@@ -19,7 +19,7 @@ use std::{
 use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body as _, Incoming};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, UnixListener},
@@ -28,13 +28,22 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{Call, Gateway, reply::Reply, routes};
-use crate::service::peer::{Caller, tcp_peer_uid};
+use crate::{
+    service::peer::{Caller, tcp_peer_uid},
+    tls,
+};
 
 /// Connections at a time, for all listeners of the gateway together.
 const CONNECTIONS: usize = 512;
 /// How long a connection may take to send a request's head, and how long it may be idle. Longer than Go's clients keep idle
 /// connections (90 s): a client must not meet a connection that is just being closed.
 const HEAD_WITHIN: Duration = Duration::from_mins(2);
+/// How long a TLS handshake may take.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+/// Requests at a time on one HTTP/2 connection.
+const STREAMS: u32 = 64;
+/// Pause of a silent HTTP/2 connection after which it is asked whether it is there.
+const PING_EVERY: Duration = Duration::from_secs(30);
 /// How long a body may take.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
 /// The largest body: a batch of network containers with hundreds of thousands of addresses is smaller.
@@ -50,6 +59,8 @@ const BREATH: Duration = Duration::from_millis(50);
 pub enum Listener {
     /// An address.
     Tcp(TcpListener),
+    /// An address, with TLS.
+    Tls(TcpListener, Arc<tls::Server>),
     /// A socket file.
     Unix(UnixListener),
 }
@@ -170,7 +181,7 @@ pub async fn serve(
             () = stop.cancelled() => break,
             accepted = accept(&listener) => accepted,
         };
-        let (stream, peer) = match accepted {
+        let accepted = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "a connection to the REST listener could not be accepted");
@@ -180,25 +191,33 @@ pub async fn serve(
         };
         // Without a place the connection is closed again: the client sees it at once and may come back.
         let Some(place) = places.take() else { continue };
-        connections.spawn(connection(gateway.clone(), stream, peer, kind, place, stop.clone()));
+        connections.spawn(connection(gateway.clone(), accepted, kind, place, stop.clone()));
     }
     drop(listener);
     connections.close();
     connections.wait().await;
 }
 
-/// Either kind of connection.
+/// Any kind of connection.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-async fn accept(listener: &Listener) -> io::Result<(Box<dyn Stream>, Peer)> {
+/// A connection and what is still to be done before it can be talked on.
+struct Accepted {
+    stream: Box<dyn Stream>,
+    tls: Option<Arc<tls::Server>>,
+    peer: Peer,
+}
+
+async fn accept(listener: &Listener) -> io::Result<Accepted> {
     match listener {
-        Listener::Tcp(listener) => {
-            let (stream, peer) = listener.accept().await?;
+        Listener::Tcp(tcp) | Listener::Tls(tcp, _) => {
+            let (stream, peer) = tcp.accept().await?;
             // Answers are small and must not wait for company.
             let _ = stream.set_nodelay(true);
             let peer = Peer::tcp(stream.local_addr().ok(), peer);
-            Ok((Box::new(stream), peer))
+            let tls = if let Listener::Tls(_, server) = listener { Some(server.clone()) } else { None };
+            Ok(Accepted { stream: Box::new(stream), tls, peer })
         }
         Listener::Unix(listener) => {
             let (stream, _) = listener.accept().await?;
@@ -208,49 +227,101 @@ async fn accept(listener: &Listener) -> io::Result<(Box<dyn Stream>, Peer)> {
                 credentials.map(|c| c.gid()),
                 credentials.and_then(|c| c.pid()).and_then(|pid| u32::try_from(pid).ok()),
             );
-            Ok((Box::new(stream), Peer { caller, is_remote: false }))
+            let peer = Peer { caller, is_remote: false };
+            Ok(Accepted { stream: Box::new(stream), tls: None, peer })
         }
     }
 }
 
-async fn connection(
-    gateway: Gateway,
+/// What is agreed on once both ends can talk.
+struct Established {
     stream: Box<dyn Stream>,
     peer: Peer,
+    is_http2: bool,
+}
+
+/// Shakes hands where there is TLS. `None` if that failed, or took too long.
+async fn establish(accepted: Accepted) -> Option<Established> {
+    let Accepted { stream, tls, mut peer } = accepted;
+    let Some(server) = tls else { return Some(Established { stream, peer, is_http2: false }) };
+    let shaking = server.acceptor().accept(stream);
+    let refused = match tokio::time::timeout(HANDSHAKE_WITHIN, shaking).await {
+        Ok(Ok(stream)) => {
+            let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            // The handshake ends without one only where none is asked for.
+            peer.caller.certified = server.wants_certificates();
+            return Some(Established { stream: Box::new(stream), peer, is_http2 });
+        }
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "it took too long".into(),
+    };
+    tracing::info!(from = peer.caller.origin, why = refused, "a TLS handshake failed");
+    None
+}
+
+async fn connection(
+    gateway: Gateway,
+    accepted: Accepted,
     kind: Kind,
     place: Place,
     stop: CancellationToken,
 ) {
-    let service = hyper::service::service_fn(|request| {
-        let (gateway, peer, place) = (&gateway, peer.clone(), &place);
-        async move {
-            let _work = place.work();
-            Ok::<_, Infallible>(respond(gateway, request, peer, kind, &place.places.large).await)
-        }
-    });
-    let serving = hyper::server::conn::http1::Builder::new()
+    let place = Arc::new(place);
+    let established = tokio::select! {
+        established = establish(accepted) => established,
+        () = place.slot.leave.notified() => None,
+        () = stop.cancelled() => None,
+    };
+    let Some(Established { stream, peer, is_http2 }) = established else { return };
+    let service = {
+        let place = place.clone();
+        hyper::service::service_fn(move |request| {
+            let (gateway, peer, place) = (gateway.clone(), peer.clone(), place.clone());
+            async move {
+                let _work = place.work();
+                Ok::<_, Infallible>(respond(&gateway, request, peer, kind, &place.places.large).await)
+            }
+        })
+    };
+    let stream = TokioIo::new(stream);
+    // Either way: until it ends, is asked to leave, or the daemon stops and what is being worked on is finished.
+    macro_rules! serve {
+        ($serving:expr) => {{
+            let mut serving = std::pin::pin!($serving);
+            let mut is_stopping = false;
+            loop {
+                tokio::select! {
+                    ended = serving.as_mut() => {
+                        if let Err(error) = ended {
+                            tracing::debug!(%error, "a REST connection ended");
+                        }
+                        return;
+                    }
+                    () = place.slot.leave.notified() => return,
+                    () = stop.cancelled(), if !is_stopping => {
+                        is_stopping = true;
+                        serving.as_mut().graceful_shutdown();
+                    }
+                }
+            }
+        }};
+    }
+    if is_http2 {
+        let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS)
+            .keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_EVERY);
+        serve!(builder.serve_connection(stream, service))
+    }
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_WITHIN)
         // Go's canonical form of the one header that is not standard (§2.4).
-        .title_case_headers(true)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut serving = std::pin::pin!(serving);
-    let mut is_stopping = false;
-    loop {
-        tokio::select! {
-            ended = serving.as_mut() => {
-                if let Err(error) = ended {
-                    tracing::debug!(%error, "a REST connection ended");
-                }
-                return;
-            }
-            () = place.slot.leave.notified() => return,
-            () = stop.cancelled(), if !is_stopping => {
-                is_stopping = true;
-                serving.as_mut().graceful_shutdown();
-            }
-        }
-    }
+        .title_case_headers(true);
+    serve!(builder.serve_connection(stream, service))
 }
 
 async fn respond(

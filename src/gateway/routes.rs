@@ -203,13 +203,13 @@ pub(super) async fn on_local(gateway: &Gateway, call: Call) -> Reply {
 async fn answer(gateway: &Gateway, call: Call, found: Found) -> Reply {
     let reads_only = call.is_get() && matches!(found.route, Route::Endpoints | Route::NetworkContainers);
     if found.route.changes_state() && !reads_only && !gateway.may_change(&call) {
-        return Reply::text(
-            StatusCode::FORBIDDEN,
-            &format!(
-                "{} may not change state: root and the users given with --allow-uid may",
-                call.caller.uid.map_or_else(|| call.caller.origin.clone(), |uid| format!("user {uid}"))
-            ),
-        );
+        let who = call.caller.uid.map_or_else(|| call.caller.origin.clone(), |uid| format!("user {uid}"));
+        let may = if call.is_remote {
+            "other machines' clients need a certificate, at the listener with TLS"
+        } else {
+            "root and the users given with --allow-uid may"
+        };
+        return Reply::text(StatusCode::FORBIDDEN, &format!("{who} may not change state: {may}"));
     }
     let begun = std::time::Instant::now();
     let verb = call.method.clone();

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tonic::{
     Code, Status,
     body::Body,
-    transport::server::{TlsConnectInfo, UdsConnectInfo},
+    transport::server::UdsConnectInfo,
 };
 use tower::{Layer, Service};
 
@@ -254,11 +254,6 @@ fn caller(request: &Request<Body>) -> Caller {
     let extensions = request.extensions();
     if let Some(AcceptedFrom(caller)) = extensions.get::<AcceptedFrom>() {
         return caller.clone();
-    }
-    if let Some(info) = extensions.get::<TlsConnectInfo<AcceptedFrom>>() {
-        // The listener takes only clients whose certificate the configured authority signed.
-        let certified = info.peer_certs().is_some_and(|certs| !certs.is_empty());
-        return Caller { certified, ..info.get_ref().0.clone() };
     }
     if let Some(info) = extensions.get::<UdsConnectInfo>() {
         return match info.peer_cred {

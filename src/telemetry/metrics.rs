@@ -65,6 +65,14 @@ pub struct Metrics {
     async_deletes: Counter,
     veths: Counter,
     legacy: Family<Legacy, Histogram>,
+    certificate_ends: Family<Listener, Gauge>,
+    certificate_refused: Family<Listener, Gauge>,
+}
+
+/// A listener with TLS: `grpc` or `rest`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Listener {
+    listener: &'static str,
 }
 
 /// A request of the legacy contract.
@@ -158,6 +166,18 @@ impl Metrics {
             "Time to answer requests of the legacy contract",
             legacy.clone(),
         );
+        let certificate_ends = Family::default();
+        registry.register(
+            "cns_tls_certificate_not_after_seconds",
+            "End of the served certificate's validity, seconds since 1970",
+            certificate_ends.clone(),
+        );
+        let certificate_refused = Family::default();
+        registry.register(
+            "cns_tls_certificate_refused",
+            "1 while a newer certificate is there that cannot be used",
+            certificate_refused.clone(),
+        );
         let metrics = Self {
             registry,
             known: proto::methods().into_iter().collect(),
@@ -174,6 +194,8 @@ impl Metrics {
             async_deletes,
             veths,
             legacy,
+            certificate_ends,
+            certificate_refused,
         };
         metrics.set_totals([0; 4]);
         Arc::new(metrics)
@@ -204,6 +226,13 @@ impl Metrics {
         let verb = known.into_iter().find(|known| *known == verb).unwrap_or("other").to_owned();
         let labels = Legacy { url, verb, cns_return_code: code };
         self.legacy.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
+    /// The certificate of a listener changed, or one that was to follow cannot be used.
+    pub fn certificate(&self, listener: &'static str, not_after: i64, is_refused: bool) {
+        let listener = Listener { listener };
+        self.certificate_ends.get_or_create(&listener).set(not_after);
+        self.certificate_refused.get_or_create(&listener).set(is_refused.into());
     }
 
     /// A release was taken from the async-delete directory.
