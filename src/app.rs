@@ -277,7 +277,11 @@ impl App {
             gateway::Settings {
                 direct: config.channel_mode == ChannelMode::Direct,
                 manage_endpoints: config.manage_endpoint_state,
-                mutual_tls: config.rest.iter().filter_map(|rest| rest.tls.as_ref()).any(|tls| tls.client_auth),
+                mutual_tls: config
+                    .rest
+                    .iter()
+                    .filter_map(|rest| rest.tls.as_ref())
+                    .any(|tls| tls.client_auth),
             },
             policy,
             metrics.clone(),

@@ -149,7 +149,10 @@ pub struct Server {
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("terms", &self.terms).field("state", &self.state).finish_non_exhaustive()
+        f.debug_struct("Server")
+            .field("terms", &self.terms)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
     }
 }
 
@@ -199,6 +202,18 @@ impl Server {
     pub fn refuse(&self, why: String) {
         let state = CertificateState { refused: Some(why), ..CertificateState::clone(&self.state.load()) };
         self.state.store(Arc::new(state));
+    }
+}
+
+/// Why a handshake failed, in words for the log. The TLS library shows what our own checks say in its debugging form.
+pub fn failure(error: &io::Error) -> String {
+    use rustls::{CertificateError, Error};
+
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+        Some(Error::InvalidCertificate(CertificateError::Other(why))) => {
+            format!("the client's certificate is refused: {}", why.0)
+        }
+        _ => error.to_string(),
     }
 }
 
@@ -263,7 +278,11 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
 
     let failed = |source| TlsError::Read { path: path.to_owned(), source };
     let mut bytes = Vec::new();
-    std::fs::File::open(path).map_err(failed)?.take(LARGEST_FILE + 1).read_to_end(&mut bytes).map_err(failed)?;
+    std::fs::File::open(path)
+        .map_err(failed)?
+        .take(LARGEST_FILE + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
     if bytes.len() as u64 > LARGEST_FILE {
         return Err(failed(io::Error::other(format!("larger than {LARGEST_FILE} bytes"))));
     }
@@ -304,7 +323,11 @@ fn tell(server: &Server, what: &str) {
     let ends = jiff::Timestamp::from_second(state.not_after).map(|end| end.to_string()).unwrap_or_default();
     let now = i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX);
     if state.not_after <= now {
-        tracing::error!(subject = state.subject, not_after = ends, "{what}, with a certificate that is no longer valid");
+        tracing::error!(
+            subject = state.subject,
+            not_after = ends,
+            "{what}, with a certificate that is no longer valid"
+        );
     } else {
         tracing::info!(subject = state.subject, not_after = ends, "{what}");
     }
@@ -379,7 +402,9 @@ impl Following {
                 true
             }
             Ok(None) if self.failed.take().is_some() => {
-                self.server.state.rcu(|state| CertificateState { refused: None, ..CertificateState::clone(state) });
+                self.server
+                    .state
+                    .rcu(|state| CertificateState { refused: None, ..CertificateState::clone(state) });
                 tracing::info!("the TLS files are as they were before");
                 true
             }
@@ -389,7 +414,10 @@ impl Following {
                 if self.failed.as_ref() == Some(&why) {
                     return false;
                 }
-                tracing::error!(error = why, "the TLS files changed and cannot be used; the earlier certificate goes on being served");
+                tracing::error!(
+                    error = why,
+                    "the TLS files changed and cannot be used; the earlier certificate goes on being served"
+                );
                 self.server.refuse(why.clone());
                 self.failed = Some(why);
                 true

@@ -161,7 +161,7 @@ impl PeerStream {
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         let peer = stream.peer_addr().unwrap_or(nowhere);
         let uid = match stream.local_addr() {
-            Ok(local) if peer.ip().is_loopback() => tcp_peer_uid(local, peer),
+            Ok(local) => tcp_peer_uid(local, peer),
             _ => None,
         };
         // Small messages, each waited for.
@@ -171,8 +171,9 @@ impl PeerStream {
         };
         let failed = |why: String| io::Error::other(format!("TLS handshake with {peer}: {why}"));
         let shaken = tokio::time::timeout(HANDSHAKE_WITHIN, server.acceptor().accept(stream)).await;
-        let stream =
-            shaken.map_err(|_| failed("it took too long".into()))?.map_err(|error| failed(error.to_string()))?;
+        let stream = shaken
+            .map_err(|_| failed("it took too long".into()))?
+            .map_err(|error| failed(tls::failure(&error)))?;
         // The handshake ends without a certificate only where none is asked for.
         let caller = Caller::tcp(peer, uid, server.wants_certificates());
         Ok(Self { wire: Wire::Tls(Box::new(stream)), caller })

@@ -8,7 +8,7 @@ use std::{
     collections::VecDeque,
     convert::Infallible,
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -19,7 +19,10 @@ use std::{
 use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body as _, Incoming};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::graceful::GracefulConnection,
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, UnixListener},
@@ -159,10 +162,13 @@ struct Peer {
 }
 
 impl Peer {
+    /// Processes of this machine reach every one of its addresses, not the loopback alone; the kernel's table knows them. Pods
+    /// have namespaces, and tables, of their own.
     fn tcp(local: Option<SocketAddr>, peer: SocketAddr) -> Self {
-        let is_remote = !peer.ip().to_canonical().is_loopback();
-        // The kernel's table knows the owners of this machine's sockets only.
-        let uid = local.filter(|_| !is_remote).and_then(|local| tcp_peer_uid(local, peer));
+        let uid = local.and_then(|local| tcp_peer_uid(local, peer));
+        let is_own =
+            |ip: IpAddr| ip.is_loopback() || local.is_some_and(|local| local.ip().to_canonical() == ip);
+        let is_remote = uid.is_none() && !is_own(peer.ip().to_canonical());
         Self { caller: Caller::tcp(peer, uid, false), is_remote }
     }
 }
@@ -252,20 +258,14 @@ async fn establish(accepted: Accepted) -> Option<Established> {
             peer.caller.certified = server.wants_certificates();
             return Some(Established { stream: Box::new(stream), peer, is_http2 });
         }
-        Ok(Err(error)) => error.to_string(),
+        Ok(Err(error)) => tls::failure(&error),
         Err(_) => "it took too long".into(),
     };
     tracing::info!(from = peer.caller.origin, why = refused, "a TLS handshake failed");
     None
 }
 
-async fn connection(
-    gateway: Gateway,
-    accepted: Accepted,
-    kind: Kind,
-    place: Place,
-    stop: CancellationToken,
-) {
+async fn connection(gateway: Gateway, accepted: Accepted, kind: Kind, place: Place, stop: CancellationToken) {
     let place = Arc::new(place);
     let established = tokio::select! {
         established = establish(accepted) => established,
@@ -284,28 +284,6 @@ async fn connection(
         })
     };
     let stream = TokioIo::new(stream);
-    // Either way: until it ends, is asked to leave, or the daemon stops and what is being worked on is finished.
-    macro_rules! serve {
-        ($serving:expr) => {{
-            let mut serving = std::pin::pin!($serving);
-            let mut is_stopping = false;
-            loop {
-                tokio::select! {
-                    ended = serving.as_mut() => {
-                        if let Err(error) = ended {
-                            tracing::debug!(%error, "a REST connection ended");
-                        }
-                        return;
-                    }
-                    () = place.slot.leave.notified() => return,
-                    () = stop.cancelled(), if !is_stopping => {
-                        is_stopping = true;
-                        serving.as_mut().graceful_shutdown();
-                    }
-                }
-            }
-        }};
-    }
     if is_http2 {
         let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
         builder
@@ -313,15 +291,40 @@ async fn connection(
             .max_concurrent_streams(STREAMS)
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_EVERY);
-        serve!(builder.serve_connection(stream, service))
+        drive(builder.serve_connection(stream, service), &place, &stop).await;
+    } else {
+        let mut builder = hyper::server::conn::http1::Builder::new();
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_WITHIN)
+            // Go's canonical form of the one header that is not standard (§2.4).
+            .title_case_headers(true);
+        drive(builder.serve_connection(stream, service), &place, &stop).await;
     }
-    let mut builder = hyper::server::conn::http1::Builder::new();
-    builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_WITHIN)
-        // Go's canonical form of the one header that is not standard (§2.4).
-        .title_case_headers(true);
-    serve!(builder.serve_connection(stream, service))
+}
+
+/// Serves a connection until it ends or is asked to leave; when the daemon stops, what is being worked on is finished.
+async fn drive<C>(serving: C, place: &Place, stop: &CancellationToken)
+where
+    C: GracefulConnection<Error = hyper::Error>,
+{
+    let mut serving = std::pin::pin!(serving);
+    let mut is_stopping = false;
+    loop {
+        tokio::select! {
+            ended = serving.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a REST connection ended");
+                }
+                return;
+            }
+            () = place.slot.leave.notified() => return,
+            () = stop.cancelled(), if !is_stopping => {
+                is_stopping = true;
+                serving.as_mut().graceful_shutdown();
+            }
+        }
+    }
 }
 
 async fn respond(

@@ -11,11 +11,7 @@ use std::{
 
 use http::{HeaderValue, Request, Response};
 use tokio::sync::Semaphore;
-use tonic::{
-    Code, Status,
-    body::Body,
-    transport::server::UdsConnectInfo,
-};
+use tonic::{Code, Status, body::Body, transport::server::UdsConnectInfo};
 use tower::{Layer, Service};
 
 use super::{

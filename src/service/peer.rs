@@ -5,7 +5,7 @@
 //! caller's uid is looked up in the kernel's socket table and the same policy applies. A caller behind mTLS was let in by its
 //! certificate and may change state.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Who may change state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,10 +99,18 @@ pub fn changes_state(path: &str) -> bool {
 /// A socket that no process has any more (closed, in TIME_WAIT) is reported with uid 0, which would make a stranger that
 /// hung up root. So only an established socket counts, of exactly these addresses, that a process still holds. Our own end
 /// is looked at last: while it is established, too, nobody else can have taken the peer's port in the meantime.
+///
+/// On a listener of both families an IPv4 connection has mapped addresses at our end and plain ones at the other: both are
+/// taken for what they mean.
 pub fn tcp_peer_uid(local: SocketAddr, peer: SocketAddr) -> Option<u32> {
+    let (local, peer) = (canonical(local), canonical(peer));
     let theirs = established(peer, local)?;
     established(local, peer)?;
     Some(theirs)
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// The owner of the established socket with exactly these addresses.
@@ -155,13 +163,28 @@ const ESTABLISHED: u8 = 1;
 /// timer, retransmissions), 48 of socket id (ports, addresses, interface, cookie), three counters, uid, inode.
 fn owner(message: &[u8], source: SocketAddr, destination: SocketAddr) -> Option<u32> {
     let number = |at: usize| Some(u32::from_ne_bytes(message.get(at..at + 4)?.try_into().ok()?));
+    let family = i32::from(*message.first()?);
+    let address = |port: usize, at: usize| {
+        let port = u16::from_be_bytes(message.get(port..port + 2)?.try_into().ok()?);
+        let ip: IpAddr = match family {
+            nix::libc::AF_INET => <[u8; 4]>::try_from(message.get(at..at + 4)?).ok()?.into(),
+            nix::libc::AF_INET6 => <[u8; 16]>::try_from(message.get(at..at + 16)?).ok()?.into(),
+            _ => return None,
+        };
+        Some(canonical(SocketAddr::new(ip, port)))
+    };
     // Without an established socket the kernel answers with a listener on the source's port, or with one in TIME_WAIT.
-    let is_it = *message.first()? == family(source, destination)?
-        && *message.get(1)? == ESTABLISHED
-        && *message.get(4..40)? == addresses(source, destination);
+    let is_it = *message.get(1)? == ESTABLISHED
+        && address(4, 8)? == without_scope(source)
+        && address(6, 24)? == without_scope(destination);
     let (uid, inode) = (number(64)?, number(68)?);
     // No process holds a socket without an inode; its uid is a zero that means nothing.
     (is_it && inode != 0).then_some(uid)
+}
+
+/// The kernel's table has interface and flow elsewhere.
+fn without_scope(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), address.port())
 }
 
 fn family(source: SocketAddr, destination: SocketAddr) -> Option<u8> {
@@ -219,6 +242,18 @@ mod tests {
             assert_eq!(uid, Some(nix::unistd::geteuid().as_raw()), "{host}");
             drop(client);
         }
+    }
+
+    /// The listener has both families, its socket is one of IPv6, the client's one of IPv4.
+    #[test]
+    fn an_ipv4_client_of_a_listener_of_both_families_is_known_too() {
+        let Ok(listener) = TcpListener::bind("[::]:0") else { return };
+        let port = listener.local_addr().unwrap().port();
+        let _client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let (server, peer) = listener.accept().unwrap();
+        let local = server.local_addr().unwrap();
+        assert!(local.is_ipv6() && peer.is_ipv6(), "{local} {peer}");
+        assert_eq!(tcp_peer_uid(local, peer), Some(nix::unistd::geteuid().as_raw()));
     }
 
     /// The kernel says uid 0 of a socket that nobody has any more.

@@ -23,7 +23,9 @@ pub(super) enum Trust {
 /// Why a client's certificate is not good enough, beside what the TLS library says.
 #[derive(Debug, thiserror::Error)]
 enum Unwelcome {
-    #[error("it is not the certificate that is served here, and no authority for clients is configured (Node.REST.ClientCAPath)")]
+    #[error(
+        "it is not the certificate that is served here, and no authority for clients is configured (Node.REST.ClientCAPath)"
+    )]
     Another,
     #[error("it cannot be read: {0}")]
     Unreadable(String),

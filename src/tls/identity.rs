@@ -23,7 +23,9 @@ pub enum IdentityError {
     #[error("the key is encrypted, and there is nobody to ask for its passphrase; store it without one")]
     Encrypted,
     /// A key that TLS has no use for.
-    #[error("the key cannot be used: {0}; RSA of 2048 bits or more, ECDSA P-256 or P-384, or Ed25519 is expected")]
+    #[error(
+        "the key cannot be used: {0}; RSA of 2048 bits or more, ECDSA P-256 or P-384, or Ed25519 is expected"
+    )]
     Key(rustls::Error),
     /// A certificate that cannot be read.
     #[error("certificate {number} cannot be read: {why}")]
@@ -119,7 +121,8 @@ impl Identity {
                 None => break,
             }
         }
-        let (subject, not_after) = (parsed[leaf].subject().to_string(), parsed[leaf].validity().not_after.timestamp());
+        let (subject, not_after) =
+            (parsed[leaf].subject().to_string(), parsed[leaf].validity().not_after.timestamp());
         let chain = order.iter().map(|at| certificates[*at].clone()).collect();
         let authorities = certificates
             .iter()

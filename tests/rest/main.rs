@@ -6,6 +6,9 @@
 #[path = "../support/cns.rs"]
 #[allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 mod cns_under_test;
+#[path = "../support/lab.rs"]
+#[allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+mod lab;
 #[path = "../support/need.rs"]
 #[allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 mod need;
@@ -15,6 +18,7 @@ mod json;
 mod limits;
 mod pattern;
 mod replay;
+mod tls;
 mod vector;
 
 use std::{
