@@ -161,14 +161,15 @@ impl App {
             programmed: Some(0),
         };
         let context = Context::new(ledger.clone(), facts, journal, Arc::new(LegacyFiles), stopping.clone());
-        if let Some(paths) = config.import_legacy.as_ref().filter(|_| report.is_new) {
-            modes::import_legacy(&ledger, paths).await?;
-        }
         match config.channel_mode {
             ChannelMode::Standalone => modes::standalone(&ledger, &config.standalone_cidrs).await?,
             ChannelMode::Direct => modes::direct(&ledger).await?,
             // The configuration refuses them.
             mode => return Err(AppError::Mode(mode)),
+        }
+        // After the networks of the mode are there: pods' addresses are taken over where they belong to one.
+        if let Some(paths) = config.import_legacy.as_ref().filter(|_| report.is_new) {
+            modes::import_legacy(&ledger, paths).await?;
         }
         let masquerading = modes::masquerade(&config).await?;
         let unix = UnixSocket::bind("--grpc-socket", &config.grpc_socket)?;

@@ -26,13 +26,18 @@ use crate::{
 /// when the pod lets go.
 pub(super) async fn standalone(ledger: &Ledger, ncs: &[StaticNc]) -> Result<(), AppError> {
     let actor = || Actor::internal("configuration");
-    if ledger.view().orchestrator().kind.is_none() {
-        let node_id =
-            nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    let stored = ledger.view().orchestrator().clone();
+    if stored.kind != Some(OrchestratorType::KubernetesCrd) {
+        // The mode says where pods' addresses come from, whatever a client or an earlier life in another mode said.
+        if let Some(kind) = stored.kind {
+            tracing::warn!(%kind, "Standalone serves pods from its networks; the recorded orchestrator type is replaced");
+        }
+        let hostname = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+        let node_id = Some(stored.node_id).filter(|id| !id.is_empty()).or_else(hostname).unwrap_or_default();
         let command = Command::SetOrchestrator {
             kind: OrchestratorType::KubernetesCrd,
             node_id,
-            partition_key: String::new(),
+            partition_key: stored.partition_key,
         };
         ledger.submit(actor(), command).await?;
     }

@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     io,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     os::unix::{fs::MetadataExt, net::UnixDatagram},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -57,6 +58,7 @@ pub(crate) const ENDPOINTS: usize = 10_234;
 pub(crate) struct Daemon {
     directory: PathBuf,
     networks: Networks,
+    rest: Option<SocketAddr>,
     child: Option<Child>,
 }
 
@@ -65,7 +67,7 @@ impl Daemon {
     pub(crate) fn new(parent: &Path, name: &str, networks: &Networks) -> Result<Self, Failure> {
         let directory = parent.join(name);
         fs::create_dir_all(&directory)?;
-        Ok(Self { directory, networks: networks.clone(), child: None })
+        Ok(Self { directory, networks: networks.clone(), rest: None, child: None })
     }
 
     /// The same networks and a copy of the state, in another directory.
@@ -77,6 +79,13 @@ impl Daemon {
             fs::copy(file.path(), copy.directory.join("state").join(file.file_name()))?;
         }
         Ok(copy)
+    }
+
+    /// From the next start on legacy clients are served, too: at this address.
+    pub(crate) fn serve_rest(&mut self) -> Result<SocketAddr, Failure> {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        self.rest = Some(free);
+        Ok(free)
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -100,6 +109,9 @@ impl Daemon {
         command.arg("--async-delete-dir").arg(self.directory.join("deletes"));
         for network in self.networks.0 {
             command.args(["--standalone-cidr", network]);
+        }
+        if let Some(address) = self.rest {
+            command.args(["-c", &format!("tcp://{address}")]);
         }
         command.env("NOTIFY_SOCKET", &notify).env_remove("CNS_STANDALONE_CIDR");
         let begun = Instant::now();
@@ -195,6 +207,19 @@ impl Pod {
         Self { container, name: format!("web-7d4b9c6f5-{number:06x}") }
     }
 
+    pub(crate) fn container(&self) -> &str {
+        &self.container
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// As azure-vnet makes it: the container id's beginning, and the interface.
+    pub(crate) fn interface(&self) -> String {
+        format!("{}-eth0", &self.container[..8])
+    }
+
     fn identity(&self) -> pb::PodIdentity {
         pb::PodIdentity { namespace: "default".into(), name: self.name.clone() }
     }
@@ -210,7 +235,7 @@ impl Pod {
         pb::RequestIpConfigsRequest {
             pod: Some(self.identity()),
             infra_container_id: self.container.clone(),
-            pod_interface_id: format!("{}-eth0", &self.container[..8]),
+            pod_interface_id: self.interface(),
             ifname: "eth0".into(),
             sandbox,
             began_boottime_ns: Some(Now::read().boot.nanos()),
@@ -222,7 +247,7 @@ impl Pod {
         pb::ReleaseIpConfigsRequest {
             pod: Some(self.identity()),
             infra_container_id: self.container.clone(),
-            pod_interface_id: format!("{}-eth0", &self.container[..8]),
+            pod_interface_id: self.interface(),
             ifname: "eth0".into(),
             began_boottime_ns: Some(Now::read().boot.nanos()),
             ..Default::default()

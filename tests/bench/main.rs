@@ -5,7 +5,7 @@
 //! large state with a small one, the plugin with the reference plugins. What is compared is measured in turns, so that a
 //! neighbour who is busy for a while slows both sides.
 //!
-//! Options, after `--`: `--dir DIR` (on a real disk; default: cargo's target directory), `--only load,memory,start,plugin`,
+//! Options, after `--`: `--dir DIR` (on a real disk; default: cargo's target directory), `--only load,memory,start,rest,plugin`,
 //! `--rounds N`, `--check`, with which a missed aim is a failure, and for who looks for a cost `--states 16-0,64k-10k` and
 //! `--clients 1,8,64`.
 
@@ -14,6 +14,7 @@ mod load;
 mod memory;
 mod plugin;
 mod report;
+mod rest;
 mod start;
 
 use std::{
@@ -26,7 +27,7 @@ use report::Report;
 /// Why something could not be measured.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-const USAGE: &str = "[--dir DIR] [--only load,memory,start,plugin] [--rounds N] [--states 16-0,64k-10k] \
+const USAGE: &str = "[--dir DIR] [--only load,memory,start,rest,plugin] [--rounds N] [--states 16-0,64k-10k] \
                      [--clients 1,8,64] [--check]";
 
 struct Options {
@@ -83,6 +84,9 @@ fn measure(options: &Options, report: &mut Report) -> Result<(), Failure> {
     }
     if options.wants("load") {
         runtime.block_on(load::measure(at, &options.load, report))?;
+    }
+    if options.wants("rest") {
+        runtime.block_on(rest::measure(at, options.load.rounds, report))?;
     }
     if options.wants("plugin") {
         runtime.block_on(plugin::measure(at, report))?;

@@ -108,3 +108,48 @@ fn the_first_command_works_for_a_user_without_rights() {
     assert!(said.contains("10.244.0.2"), "{said}");
     assert!(said.contains("/tmp/cns-4711"), "{said}");
 }
+
+/// Between the steps, what their words say: the reference is stopped, `cns` is stopped, the reference is started.
+#[test]
+fn the_way_from_azure_cns_and_back_loses_no_pod() {
+    let test = "the_way_from_azure_cns_and_back_loses_no_pod";
+    if !need::need_root(test) || !need::need_program(test, "python3") {
+        return;
+    }
+    let readme = readme();
+    let step = |name: &str| block(&readme, &format!("<!-- migration: {name} -->")).replace("\n   ", "\n");
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/legacy");
+    let fixtures = fixtures.display();
+    // What a step of the list starts goes on until it is stopped.
+    let forward = step("forward").trim().to_owned();
+    let script = format!(
+        "set -euo pipefail
+         mkdir -p /var/lib/azure-network /var/run/azure-cns /tmp/bin /tmp/before
+         cp {fixtures}/azure-cns.json /var/lib/azure-network/
+         cp {fixtures}/azure-endpoints.json /var/run/azure-cns/
+         for binary in cns cnsctl; do ln -s \"$PWD/target/debug/$binary\" /tmp/bin/; done
+         ln -s cns /tmp/bin/azure-cns; export PATH=/tmp/bin:$PATH
+         start() {{ {forward} & daemon=$!; for i in $(seq 600); do cnsctl status >/dev/null 2>&1 && break; sleep 0.1; done; }}
+         stop() {{ kill $daemon; wait $daemon || true; }}
+         trap stop EXIT
+         start; check() {{ {check}
+         }}; check | tee /tmp/there
+         {export}
+         stop
+         {back}
+         python3 - <<'SAME'
+import json
+same = lambda a, b: json.load(open(a)) == json.load(open(b))
+assert same('{fixtures}/azure-endpoints.json', '/var/run/azure-cns/azure-endpoints.json'), 'endpoints'
+SAME
+         rm -r /var/lib/azure-cns; start; check >/tmp/back
+         cut -d' ' -f1-7 /tmp/there | grep ^ID >/tmp/a; cut -d' ' -f1-7 /tmp/back | grep ^ID >/tmp/b; diff /tmp/a /tmp/b && echo the same twice",
+        check = step("check"),
+        export = step("export"),
+        back = step("back"),
+    );
+    let said = run(&script, "");
+    assert!(said.contains("nothing is wrong"), "{said}");
+    assert!(said.contains("IPAddress: [10.240.0.17], State: [Assigned]"), "{said}");
+    assert!(said.contains("the same twice"), "{said}");
+}

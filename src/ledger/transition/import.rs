@@ -8,7 +8,7 @@ use crate::{
     ledger::{Imported, LegacyNc, LegacyState, state::Tx},
     model::{
         Assignment, Endpoint, IpRecord, IpState, NcLifecycle, NcRecord, OnRelease, Orchestrator,
-        OrchestratorType,
+        OrchestratorType, Timestamp,
     },
 };
 
@@ -97,6 +97,12 @@ fn import_endpoint(tx: &mut Tx<'_>, mut endpoint: Endpoint, report: &mut Importe
         report.skipped.push(format!("endpoint {container}: no interface id"));
         return;
     };
+    // The reference's files do not say since when.
+    for time in [&mut endpoint.created, &mut endpoint.updated] {
+        if *time == Timestamp::default() {
+            *time = tx.now.wall;
+        }
+    }
     let ifname = endpoint.interfaces.iter().find(|nic| nic.is_infra()).and_then(|nic| nic.ifname.clone());
     let mut lost: Vec<IpAddr> = Vec::new();
     let infra = endpoint.interfaces.iter().filter(|nic| nic.is_infra());
