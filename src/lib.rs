@@ -20,14 +20,17 @@
 //! Where to start reading: a pod's request comes in at `service/ipam.rs`, is decided in `ledger/transition/request.rs`, made
 //! durable by `ledger/writer.rs` through `store.rs`, and wired by `nic/transparent.rs` in the plugin (`clients/cni`).
 //!
-//! Without the feature `daemon` only what the plugin and `cnsctl` need is built: [`model`], [`nic`], [`paths`], [`proto`].
+//! Without the feature `daemon` only what the plugin and `cnsctl` need is built: [`files`], [`model`], [`nic`], [`paths`], [`proto`].
 
 #[cfg(feature = "daemon")]
 pub mod app;
 #[cfg(feature = "daemon")]
 pub mod config;
 #[cfg(feature = "daemon")]
+pub mod conflist;
+#[cfg(feature = "daemon")]
 pub mod debug_command;
+pub mod files;
 #[cfg(feature = "daemon")]
 pub mod gateway;
 #[cfg(feature = "daemon")]

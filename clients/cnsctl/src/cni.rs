@@ -10,12 +10,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use cns::files::{Written, remove_durably, write_atomically};
 use serde::Serialize;
 
 use crate::{
     args::{CniCommand, CniPlace},
     failure::{Exit, Failure},
-    files::{Written, remove_durably, write_atomically},
     output::{Cell, Out, Page, Tone},
 };
 

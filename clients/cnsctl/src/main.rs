@@ -8,7 +8,6 @@ mod endpoint;
 mod events;
 mod explain;
 mod failure;
-mod files;
 mod input;
 mod ip;
 mod migrate;

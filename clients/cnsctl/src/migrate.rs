@@ -5,14 +5,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use cns::proto::v1 as pb;
+use cns::{files::write_atomically, proto::v1 as pb};
 use cns_client::Client;
 use serde::Serialize;
 
 use crate::{
     args::MigrateCommand,
     failure::{Exit, Failure},
-    files::write_atomically,
     output::{Cell, Out, Page, Tone},
 };
 

@@ -10,7 +10,7 @@ use std::{
 
 /// Whether a file had to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Written {
+pub enum Written {
     /// It was not there.
     Created,
     /// It had another content or mode.
@@ -26,7 +26,7 @@ const LEFT_OVER: Duration = Duration::from_mins(10);
 ///
 /// It goes to a temporary file in the same directory (whose name ends in `.tmp`, so that no runtime takes it for a
 /// configuration), is flushed to the disk, and takes the name over. Nothing is written if nothing would change.
-pub(crate) fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<Written> {
+pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<Written> {
     let before = match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
         Ok(found) => Some(found),
@@ -55,7 +55,7 @@ pub(crate) fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Re
 }
 
 /// Removes `path` for good; `false` if it was not there.
-pub(crate) fn remove_durably(path: &Path) -> io::Result<bool> {
+pub fn remove_durably(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
         Ok(()) => sync_directory(directory_of(path)).map(|()| true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
