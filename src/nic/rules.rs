@@ -16,6 +16,9 @@ use crate::model::Family;
 
 mod iptables;
 mod nft;
+mod snat;
+
+pub use snat::Snat;
 
 /// The mark on everything of ours.
 const COMMENT: &str = "cns: pods reach the world with the host's address";

@@ -16,4 +16,5 @@ mod lab;
 mod need;
 
 mod masquerade;
+mod snat;
 mod wiring;

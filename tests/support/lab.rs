@@ -152,11 +152,16 @@ impl Space {
 
     /// Answers over TCP and UDP on `address` whatever is sent, with the sender's address before it. Ends with the process.
     pub fn serve(&self, address: &str) -> Server {
+        self.serve_on(address, 0)
+    }
+
+    /// The same on a port that must be this one.
+    pub fn serve_on(&self, address: &str, port: u16) -> Server {
         let address: IpAddr = address.parse().unwrap();
         let (listener, socket) = self
             .netns
             .run(|| -> io::Result<_> {
-                let listener = TcpListener::bind((address, 0))?;
+                let listener = TcpListener::bind((address, port))?;
                 let socket = UdpSocket::bind((address, listener.local_addr()?.port()))?;
                 Ok((listener, socket))
             })

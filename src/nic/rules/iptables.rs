@@ -126,7 +126,7 @@ fn remove_chain(
     commit(restore, &format!("*{table}\n{jumps}-F {chain}\n-X {chain}\nCOMMIT\n"))
 }
 
-fn commit(restore: &'static str, text: &str) -> Result<(), RulesError> {
+pub(super) fn commit(restore: &'static str, text: &str) -> Result<(), RulesError> {
     run(restore, &["--noflush", "--wait", "60"], text).map(drop)
 }
 
