@@ -262,7 +262,8 @@ async fn respond(
 ) -> Response<Full<bytes::Bytes>> {
     let (head, body) = request.into_parts();
     let is_head = head.method == http::Method::HEAD;
-    let Some(path) = decoded_path(head.uri.path()) else {
+    let escaped = head.uri.path().to_owned();
+    let Some(path) = decoded(&escaped, None) else {
         return Reply::text(StatusCode::BAD_REQUEST, "the path is not well-formed").into_http(is_head);
     };
     let body = match read(body, large).await {
@@ -277,6 +278,8 @@ async fn respond(
     let call = Call {
         method: head.method,
         path,
+        escaped,
+        query: head.uri.query().map(str::to_owned),
         headers: head.headers,
         body,
         caller: peer.caller,
@@ -324,8 +327,8 @@ async fn read(mut body: Incoming, large: &Semaphore) -> Result<Vec<u8>, Box<Repl
     }
 }
 
-/// The path with its percent encodings resolved, as Go's router sees it.
-fn decoded_path(path: &str) -> Option<String> {
+/// The path with its percent encodings resolved, but for those of one byte.
+pub(super) fn decoded(path: &str, except: Option<u8>) -> Option<String> {
     if !path.contains('%') {
         return Some(path.to_owned());
     }
@@ -334,8 +337,15 @@ fn decoded_path(path: &str) -> Option<String> {
     while let Some(byte) = rest.next() {
         if byte == b'%' {
             let digits = [rest.next()?, rest.next()?];
-            let digits = std::str::from_utf8(&digits).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+            if !digits.iter().all(u8::is_ascii_hexdigit) {
+                return None;
+            }
+            let value = u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?;
+            if except == Some(value) {
+                bytes.extend([b'%', digits[0], digits[1]]);
+            } else {
+                bytes.push(value);
+            }
         } else {
             bytes.push(byte);
         }
@@ -369,9 +379,11 @@ mod tests {
 
     #[test]
     fn paths_are_decoded() {
-        assert_eq!(decoded_path("/network/%65ndpoints/a%2Fb").as_deref(), Some("/network/endpoints/a/b"));
-        for bad in ["/%", "/%4", "/%zz", "/%ff"] {
-            assert_eq!(decoded_path(bad), None, "{bad}");
+        let path = "/network/%65ndpoints/a%2Fb%2fc";
+        assert_eq!(decoded(path, None).as_deref(), Some("/network/endpoints/a/b/c"));
+        assert_eq!(decoded(path, Some(b'/')).as_deref(), Some("/network/endpoints/a%2Fb%2fc"));
+        for bad in ["/%", "/%4", "/%zz", "/%+1", "/%ff"] {
+            assert_eq!(decoded(bad, None), None, "{bad}");
         }
     }
 }
