@@ -262,6 +262,10 @@ async fn respond(
 ) -> Response<Full<bytes::Bytes>> {
     let (head, body) = request.into_parts();
     let is_head = head.method == http::Method::HEAD;
+    if head.method == http::Method::CONNECT {
+        // Success would make a tunnel of the connection.
+        return Reply::text(StatusCode::METHOD_NOT_ALLOWED, "this is no proxy").into_http(is_head);
+    }
     let escaped = head.uri.path().to_owned();
     let Some(path) = decoded(&escaped, None) else {
         return Reply::text(StatusCode::BAD_REQUEST, "the path is not well-formed").into_http(is_head);
