@@ -15,6 +15,7 @@ mod json;
 mod limits;
 mod pattern;
 mod replay;
+mod router;
 mod vector;
 
 use std::{
