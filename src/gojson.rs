@@ -99,9 +99,21 @@ impl serde_json::ser::Formatter for Escaping {
         escape(writer, text)
     }
 
-    // The characters can only stand in the strings of raw JSON.
+    // The characters can only stand in the strings of raw JSON. What stands between its values goes, as in Go: an answer is
+    // one line.
     fn write_raw_fragment<W: ?Sized + io::Write>(&mut self, writer: &mut W, text: &str) -> io::Result<()> {
-        escape(writer, text)
+        let (mut in_string, mut escaped) = (false, false);
+        let is_between = |c: char| {
+            match c {
+                _ if escaped => escaped = false,
+                '\\' => escaped = true,
+                '"' => in_string = !in_string,
+                ' ' | '\t' | '\r' | '\n' => return !in_string,
+                _ => {}
+            }
+            false
+        };
+        text.split(is_between).try_for_each(|part| escape(writer, part))
     }
 }
 
@@ -703,7 +715,7 @@ mod tests {
         }
         let out = Out {
             text: "<a&b>\u{2028}\"é",
-            raw: Raw::new(r#"{"x":"<>"}"#),
+            raw: Raw::new("{\"x\" :\t[ 1,\r\n\"< \\\" >\" ] }"),
             none: Raw::default(),
             list: List::default(),
             bytes: Bytes(Some(vec![])),
@@ -711,7 +723,7 @@ mod tests {
         let text = String::from_utf8(encode(&out).unwrap()).unwrap();
         assert_eq!(
             text,
-            r#"{"text":"\u003ca\u0026b\u003e\u2028\"é","raw":{"x":"\u003c\u003e"},"none":null,"list":null,"bytes":""}"#
+            r#"{"text":"\u003ca\u0026b\u003e\u2028\"é","raw":{"x":[1,"\u003c \" \u003e"]},"none":null,"list":null,"bytes":""}"#
         );
     }
 
