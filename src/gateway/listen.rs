@@ -23,7 +23,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, UnixListener},
-    sync::{Notify, Semaphore},
+    sync::{Notify, Semaphore, SemaphorePermit},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -39,8 +39,9 @@ const HEAD_WITHIN: Duration = Duration::from_mins(2);
 const BODY_WITHIN: Duration = Duration::from_secs(30);
 /// The largest body: a batch of network containers with hundreds of thousands of addresses is smaller.
 const LARGEST_BODY: usize = 64 << 20;
-/// Larger ones are read a few at a time.
-const LARGE_BODY: usize = 1 << 20;
+/// Larger ones are read and worked on a few at a time: all connections together cannot make the daemon hold more than
+/// [`CONNECTIONS`] of this size and [`LARGE_AT_ONCE`] of the largest.
+const LARGE_BODY: usize = 256 << 10;
 const LARGE_AT_ONCE: usize = 2;
 /// Pause after the kernel refused a connection for lack of descriptors.
 const BREATH: Duration = Duration::from_millis(50);
@@ -223,10 +224,7 @@ async fn connection(
 ) {
     let service = hyper::service::service_fn(|request| {
         let (gateway, peer, place) = (&gateway, peer.clone(), &place);
-        async move {
-            let _work = place.work();
-            Ok::<_, Infallible>(respond(gateway, request, peer, kind, &place.places.large).await)
-        }
+        async move { Ok::<_, Infallible>(respond(gateway, request, peer, kind, place).await) }
     });
     let serving = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -258,7 +256,7 @@ async fn respond(
     request: Request<Incoming>,
     peer: Peer,
     kind: Kind,
-    large: &Semaphore,
+    place: &Place,
 ) -> Response<Full<bytes::Bytes>> {
     let (head, body) = request.into_parts();
     let is_head = head.method == http::Method::HEAD;
@@ -270,8 +268,9 @@ async fn respond(
     let Some(path) = decoded(&escaped, None) else {
         return Reply::text(StatusCode::BAD_REQUEST, "the path is not well-formed").into_http(is_head);
     };
-    let body = match read(body, large).await {
-        Ok(body) => body,
+    // A connection that is still sending is not at work: it makes room like an idle one, or slow bodies would keep all places.
+    let (body, permit) = match read(body, &place.places.large).await {
+        Ok(read) => read,
         Err(reply) => {
             let mut response = reply.into_http(is_head);
             // What of the body is still to come is not read.
@@ -279,6 +278,7 @@ async fn respond(
             return response;
         }
     };
+    let _work = place.work();
     let call = Call {
         method: head.method,
         path,
@@ -289,15 +289,31 @@ async fn respond(
         caller: peer.caller,
         is_remote: peer.is_remote,
     };
-    let reply = match kind {
-        Kind::Main => routes::main(gateway, call).await,
-        Kind::Local => routes::on_local(gateway, call).await,
+    let reply = if permit.is_some() {
+        // Taking so much JSON apart occupies a thread for long; the runtime's few are for everybody.
+        let (gateway, runtime) = (gateway.clone(), tokio::runtime::Handle::current());
+        let answered = tokio::task::spawn_blocking(move || runtime.block_on(reply(&gateway, call, kind)));
+        answered.await.unwrap_or_else(|error| {
+            Reply::text(StatusCode::INTERNAL_SERVER_ERROR, &format!("the request was not answered: {error}"))
+        })
+    } else {
+        reply(gateway, call, kind).await
     };
     reply.into_http(is_head)
 }
 
-/// Reads a body whole, within time and size.
-async fn read(mut body: Incoming, large: &Semaphore) -> Result<Vec<u8>, Box<Reply>> {
+async fn reply(gateway: &Gateway, call: Call, kind: Kind) -> Reply {
+    match kind {
+        Kind::Main => routes::main(gateway, call).await,
+        Kind::Local => routes::on_local(gateway, call).await,
+    }
+}
+
+/// Reads a body whole, within time and size. With a large one comes the permit for it.
+async fn read(
+    mut body: Incoming,
+    large: &Semaphore,
+) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), Box<Reply>> {
     let too_large = || {
         let message = format!("the body is larger than {LARGEST_BODY} bytes");
         Box::new(Reply::text(StatusCode::PAYLOAD_TOO_LARGE, &message))
@@ -323,7 +339,7 @@ async fn read(mut body: Incoming, large: &Semaphore) -> Result<Vec<u8>, Box<Repl
             }
             whole.extend_from_slice(&data);
         }
-        Ok(whole)
+        Ok((whole, permit))
     };
     match tokio::time::timeout(BODY_WITHIN, reading).await {
         Ok(read) => read,
