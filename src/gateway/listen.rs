@@ -188,6 +188,17 @@ pub async fn serve(
     connections.wait().await;
 }
 
+/// Serves one connection that is no socket, by root of this machine: for those who test without a network.
+#[cfg(feature = "test-util")]
+pub async fn serve_stream<S>(gateway: Gateway, stream: S, kind: Kind)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let Some(place) = Places::default().take() else { return };
+    let peer = Peer { caller: Caller::unix(Some(0), Some(0), None), is_remote: false };
+    connection(gateway, Box::new(stream), peer, kind, place, CancellationToken::new()).await;
+}
+
 /// Either kind of connection.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
