@@ -103,6 +103,10 @@ pub(crate) struct Call {
     pub(crate) method: Method,
     /// Decoded path.
     pub(crate) path: String,
+    /// The path as it was sent.
+    pub(crate) escaped: String,
+    /// What follows the path's `?`. No route looks at it; a redirect keeps it.
+    pub(crate) query: Option<String>,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Vec<u8>,
     pub(crate) caller: Caller,

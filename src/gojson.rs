@@ -3,7 +3,7 @@
 //!
 //! Reading: only the first value counts; field names match exactly, else without regard to case; unknown fields are ignored,
 //! of repeated ones the last counts; `null` is the zero value of whatever is expected; integers take no fraction, no exponent
-//! and nothing out of range; what is not UTF-8 becomes U+FFFD. Writing: `<`, `>`, `&`, U+2028 and U+2029 are escaped.
+//! and nothing out of range; each byte that is not UTF-8 becomes U+FFFD. Writing: `<`, `>`, `&`, U+2028 and U+2029 are escaped.
 //!
 //! What Go tells apart and Rust's own types do not has types here: [`Raw`] (absent, or any JSON, also `null`), [`List`] and
 //! [`Bytes`] (an empty one is `null`).
@@ -16,8 +16,10 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-/// Deeper values are refused, as Go refuses them at ten thousand; less deep ones are read recursively.
-const DEEPEST: usize = 100;
+/// Values that are deeper than Go's limit are refused, whoever they are for.
+const DEEPEST: usize = 10_000;
+/// What a type reads is read recursively and must be less deep; raw and unknown values are passed over.
+const DEEPEST_READ: usize = 100;
 
 /// Why bytes are not what was expected. The words are for people; they resemble Go's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,14 +34,53 @@ impl de::Error for DecodeError {
 
 /// Reads the first JSON value of `bytes`.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
-    let text = String::from_utf8_lossy(bytes);
-    let mut values = serde_json::Deserializer::from_str(&text).into_iter::<&RawValue>();
-    match values.next() {
-        None => Err(DecodeError("EOF".into())),
-        Some(Err(error)) if error.is_eof() => Err(DecodeError("unexpected EOF".into())),
-        Some(Err(error)) => Err(DecodeError(error.to_string())),
-        Some(Ok(value)) => T::deserialize(Go { text: value.get(), depth: 0 }),
+    let text = repaired(bytes);
+    if text.trim_start_matches([' ', '\t', '\r', '\n']).is_empty() {
+        return Err(DecodeError("EOF".into()));
     }
+    // Nobody looks at what follows the value, even where it touches it.
+    match <&RawValue>::deserialize(&mut serde_json::Deserializer::from_str(&text)) {
+        Err(error) if error.is_eof() => Err(DecodeError("unexpected EOF".into())),
+        Err(error) => Err(DecodeError(error.to_string())),
+        Ok(value) if is_too_deep(value.get()) => Err(too_deep()),
+        Ok(value) => T::deserialize(Go { text: value.get(), depth: 0 }),
+    }
+}
+
+/// Bytes as text; of a broken sequence, each byte becomes a character of its own, as in Go.
+fn repaired(bytes: &[u8]) -> Cow<'_, str> {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return Cow::Borrowed(text);
+    }
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
+    }
+    Cow::Owned(text)
+}
+
+/// Whether JSON has lists and objects deeper in each other than Go reads them.
+fn is_too_deep(json: &str) -> bool {
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'"' => in_string = !in_string,
+            b'{' | b'[' if !in_string => depth += 1,
+            b'}' | b']' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > DEEPEST {
+            return true;
+        }
+    }
+    false
+}
+
+fn too_deep() -> DecodeError {
+    DecodeError("exceeded max depth".into())
 }
 
 /// Writes a value, without a line feed at its end.
@@ -58,9 +99,21 @@ impl serde_json::ser::Formatter for Escaping {
         escape(writer, text)
     }
 
-    // The characters can only stand in the strings of raw JSON.
+    // The characters can only stand in the strings of raw JSON. What stands between its values goes, as in Go: an answer is
+    // one line.
     fn write_raw_fragment<W: ?Sized + io::Write>(&mut self, writer: &mut W, text: &str) -> io::Result<()> {
-        escape(writer, text)
+        let (mut in_string, mut escaped) = (false, false);
+        let is_between = |c: char| {
+            match c {
+                _ if escaped => escaped = false,
+                '\\' => escaped = true,
+                '"' => in_string = !in_string,
+                ' ' | '\t' | '\r' | '\n' => return !in_string,
+                _ => {}
+            }
+            false
+        };
+        text.split(is_between).try_for_each(|part| escape(writer, part))
     }
 }
 
@@ -118,8 +171,8 @@ impl<'a> Go<'a> {
     }
 
     fn inner(self, text: &'a str) -> Result<Self, DecodeError> {
-        if self.depth >= DEEPEST {
-            return Err(DecodeError("exceeded max depth".into()));
+        if self.depth >= DEEPEST_READ {
+            return Err(too_deep());
         }
         Ok(Self { text, depth: self.depth + 1 })
     }
@@ -597,7 +650,9 @@ mod tests {
         let all =
             r#"{"Name":null,"Flag":null,"Number":null,"Inner":null,"Names":null,"Map":null,"Bytes":null}"#;
         assert_eq!(read(all).unwrap(), Outer::default());
-        assert_eq!(read("null").unwrap(), Outer::default());
+        for null in ["null", " null ", "nullx", "null{}", "null\0"] {
+            assert_eq!(read(null).unwrap(), Outer::default(), "{null}");
+        }
         assert_eq!(read(r#"{"Names":[null,"a"]}"#).unwrap().names.0, ["", "a"]);
         assert_eq!(read(r#"{"Map":{"k":null}}"#).unwrap().map["k"], Inner::default());
         assert_eq!(read("").unwrap_err().to_string(), "EOF");
@@ -632,6 +687,8 @@ mod tests {
         assert_eq!(name(r"\ud83dx"), "\u{fffd}x");
         assert_eq!(name(r"\ud83d\u0041"), "\u{fffd}A");
         assert_eq!(decode::<Outer>(b"{\"Name\":\"a\xffb\"}").unwrap().name, "a\u{fffd}b");
+        // Three bytes of a character of four.
+        assert_eq!(decode::<Outer>(b"{\"Name\":\"\xf0\x9f\x98\"}").unwrap().name, "\u{fffd}\u{fffd}\u{fffd}");
     }
 
     #[test]
@@ -639,8 +696,11 @@ mod tests {
         assert_eq!(read(r#"{"Bytes":"AQI="}"#).unwrap().bytes, Bytes(Some(vec![1, 2])));
         assert_eq!(read(r#"{"Bytes":""}"#).unwrap().bytes, Bytes(Some(vec![])));
         assert!(read(r#"{"Bytes":"A"}"#).unwrap_err().to_string().contains("base64"));
-        let deep = format!("{{\"Raw\":{}{}}}", "[".repeat(5000), "]".repeat(5000));
-        let _ = read(&deep);
+        let deep = |lists: usize| read(&format!("{{\"Raw\":{}{}}}", "[".repeat(lists), "]".repeat(lists)));
+        assert!(deep(9_999).unwrap().raw.get().is_some());
+        assert_eq!(deep(10_000).unwrap_err().to_string(), "exceeded max depth");
+        let brackets = format!("{{\"Name\":\"\\\"{}\"}}", "[".repeat(20_000));
+        assert_eq!(read(&brackets).unwrap().name.len(), 20_001);
     }
 
     #[test]
@@ -655,7 +715,7 @@ mod tests {
         }
         let out = Out {
             text: "<a&b>\u{2028}\"é",
-            raw: Raw::new(r#"{"x":"<>"}"#),
+            raw: Raw::new("{\"x\" :\t[ 1,\r\n\"< \\\" >\" ] }"),
             none: Raw::default(),
             list: List::default(),
             bytes: Bytes(Some(vec![])),
@@ -663,7 +723,7 @@ mod tests {
         let text = String::from_utf8(encode(&out).unwrap()).unwrap();
         assert_eq!(
             text,
-            r#"{"text":"\u003ca\u0026b\u003e\u2028\"é","raw":{"x":"\u003c\u003e"},"none":null,"list":null,"bytes":""}"#
+            r#"{"text":"\u003ca\u0026b\u003e\u2028\"é","raw":{"x":[1,"\u003c \" \u003e"]},"none":null,"list":null,"bytes":""}"#
         );
     }
 

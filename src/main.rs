@@ -8,6 +8,7 @@ use cns::{
     debug_command,
     telemetry::log,
 };
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::{
     runtime::Builder,
     signal::unix::{SignalKind, signal},
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     for note in &config.notes {
         tracing::warn!("{note}");
     }
+    raise_descriptor_limit();
     // The process's default, before anything asks for it; nobody installed another.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = match Builder::new_multi_thread().worker_threads(2).enable_all().build() {
@@ -52,6 +54,22 @@ fn main() -> ExitCode {
     match runtime.block_on(serve(config)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(1, &error),
+    }
+}
+
+/// Lets the daemon open as many files as it may: each connection is one, and the usual soft limit is for programs that use
+/// select(2).
+fn raise_descriptor_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
+        if soft < hard {
+            setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+        }
+        Ok((soft, hard))
+    });
+    match raised {
+        Ok((soft, hard)) if soft < hard => tracing::info!(was = soft, now = hard, "limit of open files"),
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "the limit of open files stays as it was"),
     }
 }
 

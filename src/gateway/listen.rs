@@ -26,7 +26,7 @@ use hyper_util::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, UnixListener},
-    sync::{Notify, Semaphore},
+    sync::{Notify, Semaphore, SemaphorePermit},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -51,8 +51,9 @@ const PING_EVERY: Duration = Duration::from_secs(30);
 const BODY_WITHIN: Duration = Duration::from_secs(30);
 /// The largest body: a batch of network containers with hundreds of thousands of addresses is smaller.
 const LARGEST_BODY: usize = 64 << 20;
-/// Larger ones are read a few at a time.
-const LARGE_BODY: usize = 1 << 20;
+/// Larger ones are read and worked on a few at a time: all connections together cannot make the daemon hold more than
+/// [`CONNECTIONS`] of this size and [`LARGE_AT_ONCE`] of the largest.
+const LARGE_BODY: usize = 256 << 10;
 const LARGE_AT_ONCE: usize = 2;
 /// Pause after the kernel refused a connection for lack of descriptors.
 const BREATH: Duration = Duration::from_millis(50);
@@ -204,6 +205,18 @@ pub async fn serve(
     connections.wait().await;
 }
 
+/// Serves one connection that is no socket, by root of this machine: for those who test without a network.
+#[cfg(feature = "test-util")]
+pub async fn serve_stream<S>(gateway: Gateway, stream: S, kind: Kind)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let Some(place) = Places::default().take() else { return };
+    let peer = Peer { caller: Caller::unix(Some(0), Some(0), None), is_remote: false };
+    let accepted = Accepted { stream: Box::new(stream), tls: None, peer };
+    connection(gateway, accepted, kind, place, CancellationToken::new()).await;
+}
+
 /// Any kind of connection.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -277,10 +290,7 @@ async fn connection(gateway: Gateway, accepted: Accepted, kind: Kind, place: Pla
         let place = place.clone();
         hyper::service::service_fn(move |request| {
             let (gateway, peer, place) = (gateway.clone(), peer.clone(), place.clone());
-            async move {
-                let _work = place.work();
-                Ok::<_, Infallible>(respond(&gateway, request, peer, kind, &place.places.large).await)
-            }
+            async move { Ok::<_, Infallible>(respond(&gateway, request, peer, kind, &place).await) }
         })
     };
     let stream = TokioIo::new(stream);
@@ -332,15 +342,21 @@ async fn respond(
     request: Request<Incoming>,
     peer: Peer,
     kind: Kind,
-    large: &Semaphore,
+    place: &Place,
 ) -> Response<Full<bytes::Bytes>> {
     let (head, body) = request.into_parts();
     let is_head = head.method == http::Method::HEAD;
-    let Some(path) = decoded_path(head.uri.path()) else {
+    if head.method == http::Method::CONNECT {
+        // Success would make a tunnel of the connection.
+        return Reply::text(StatusCode::METHOD_NOT_ALLOWED, "this is no proxy").into_http(is_head);
+    }
+    let escaped = head.uri.path().to_owned();
+    let Some(path) = decoded(&escaped, None) else {
         return Reply::text(StatusCode::BAD_REQUEST, "the path is not well-formed").into_http(is_head);
     };
-    let body = match read(body, large).await {
-        Ok(body) => body,
+    // A connection that is still sending is not at work: it makes room like an idle one, or slow bodies would keep all places.
+    let (body, permit) = match read(body, &place.places.large).await {
+        Ok(read) => read,
         Err(reply) => {
             let mut response = reply.into_http(is_head);
             // What of the body is still to come is not read.
@@ -348,23 +364,42 @@ async fn respond(
             return response;
         }
     };
+    let _work = place.work();
     let call = Call {
         method: head.method,
         path,
+        escaped,
+        query: head.uri.query().map(str::to_owned),
         headers: head.headers,
         body,
         caller: peer.caller,
         is_remote: peer.is_remote,
     };
-    let reply = match kind {
-        Kind::Main => routes::main(gateway, call).await,
-        Kind::Local => routes::on_local(gateway, call).await,
+    let reply = if permit.is_some() {
+        // Taking so much JSON apart occupies a thread for long; the runtime's few are for everybody.
+        let (gateway, runtime) = (gateway.clone(), tokio::runtime::Handle::current());
+        let answered = tokio::task::spawn_blocking(move || runtime.block_on(reply(&gateway, call, kind)));
+        answered.await.unwrap_or_else(|error| {
+            Reply::text(StatusCode::INTERNAL_SERVER_ERROR, &format!("the request was not answered: {error}"))
+        })
+    } else {
+        reply(gateway, call, kind).await
     };
     reply.into_http(is_head)
 }
 
-/// Reads a body whole, within time and size.
-async fn read(mut body: Incoming, large: &Semaphore) -> Result<Vec<u8>, Box<Reply>> {
+async fn reply(gateway: &Gateway, call: Call, kind: Kind) -> Reply {
+    match kind {
+        Kind::Main => routes::main(gateway, call).await,
+        Kind::Local => routes::on_local(gateway, call).await,
+    }
+}
+
+/// Reads a body whole, within time and size. With a large one comes the permit for it.
+async fn read(
+    mut body: Incoming,
+    large: &Semaphore,
+) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), Box<Reply>> {
     let too_large = || {
         let message = format!("the body is larger than {LARGEST_BODY} bytes");
         Box::new(Reply::text(StatusCode::PAYLOAD_TOO_LARGE, &message))
@@ -390,7 +425,7 @@ async fn read(mut body: Incoming, large: &Semaphore) -> Result<Vec<u8>, Box<Repl
             }
             whole.extend_from_slice(&data);
         }
-        Ok(whole)
+        Ok((whole, permit))
     };
     match tokio::time::timeout(BODY_WITHIN, reading).await {
         Ok(read) => read,
@@ -398,8 +433,8 @@ async fn read(mut body: Incoming, large: &Semaphore) -> Result<Vec<u8>, Box<Repl
     }
 }
 
-/// The path with its percent encodings resolved, as Go's router sees it.
-fn decoded_path(path: &str) -> Option<String> {
+/// The path with its percent encodings resolved, but for those of one byte.
+pub(super) fn decoded(path: &str, except: Option<u8>) -> Option<String> {
     if !path.contains('%') {
         return Some(path.to_owned());
     }
@@ -408,8 +443,15 @@ fn decoded_path(path: &str) -> Option<String> {
     while let Some(byte) = rest.next() {
         if byte == b'%' {
             let digits = [rest.next()?, rest.next()?];
-            let digits = std::str::from_utf8(&digits).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+            if !digits.iter().all(u8::is_ascii_hexdigit) {
+                return None;
+            }
+            let value = u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?;
+            if except == Some(value) {
+                bytes.extend([b'%', digits[0], digits[1]]);
+            } else {
+                bytes.push(value);
+            }
         } else {
             bytes.push(byte);
         }
@@ -443,9 +485,11 @@ mod tests {
 
     #[test]
     fn paths_are_decoded() {
-        assert_eq!(decoded_path("/network/%65ndpoints/a%2Fb").as_deref(), Some("/network/endpoints/a/b"));
-        for bad in ["/%", "/%4", "/%zz", "/%ff"] {
-            assert_eq!(decoded_path(bad), None, "{bad}");
+        let path = "/network/%65ndpoints/a%2Fb%2fc";
+        assert_eq!(decoded(path, None).as_deref(), Some("/network/endpoints/a/b/c"));
+        assert_eq!(decoded(path, Some(b'/')).as_deref(), Some("/network/endpoints/a%2Fb%2fc"));
+        for bad in ["/%", "/%4", "/%zz", "/%+1", "/%ff"] {
+            assert_eq!(decoded(bad, None), None, "{bad}");
         }
     }
 }

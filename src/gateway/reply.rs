@@ -1,5 +1,7 @@
 //! Replies: envelopes, status codes, headers (spec/rest-contract.md §2).
 
+use std::fmt::Write as _;
+
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 
@@ -86,9 +88,19 @@ impl Reply {
         Self::text(StatusCode::NOT_FOUND, "404 page not found")
     }
 
-    pub(super) fn redirect(to: &str) -> Self {
+    /// To a path as it would be sent, with the query that came.
+    pub(super) fn redirect(path: &str, query: Option<&str>) -> Self {
+        let target = query.map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+        let mut to = String::with_capacity(target.len());
+        for byte in target.bytes() {
+            if byte.is_ascii_graphic() {
+                to.push(char::from(byte));
+            } else {
+                let _ = write!(to, "%{byte:02X}");
+            }
+        }
         let mut reply = Self::empty(StatusCode::TEMPORARY_REDIRECT);
-        reply.location = HeaderValue::from_str(to).ok();
+        reply.location = HeaderValue::from_str(&to).ok();
         reply
     }
 

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 
-use super::{Call, Gateway, Reply, debug, endpoint, host, ip, nc, node};
+use super::{Call, Gateway, Reply, debug, endpoint, host, ip, listen::decoded, nc, node};
 
 /// A route of the table in §3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,16 +176,19 @@ fn cleaned(path: &str) -> String {
     clean
 }
 
-/// Answers a request to the main listener.
+/// Answers a request to the main listener. As in the reference, the path is cleaned as it was sent, and only then decoded: an
+/// encoded slash or dot separates nothing and means nothing.
 pub(super) async fn main(gateway: &Gateway, call: Call) -> Reply {
-    let clean = cleaned(&call.path);
-    if clean != call.path {
-        return Reply::redirect(&clean);
+    let query = call.query.as_deref();
+    let clean = cleaned(&call.escaped);
+    if clean != call.escaped {
+        return Reply::redirect(&clean, query);
     }
-    if matches!(call.path.as_str(), "/network/endpoints" | "/v0.2/network/endpoints") {
-        return Reply::redirect(&format!("{}/", call.path));
+    let Some(path) = decoded(&call.escaped, Some(b'/')) else { return Reply::not_found() };
+    if matches!(path.as_str(), "/network/endpoints" | "/v0.2/network/endpoints") {
+        return Reply::redirect(&format!("{}/", call.escaped), query);
     }
-    match find(&call.path, gateway.settings.direct) {
+    match find(&path, gateway.settings.direct) {
         Some((found, _)) => answer(gateway, call, found).await,
         None => Reply::not_found(),
     }

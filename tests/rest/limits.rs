@@ -1,18 +1,19 @@
 //! What one client can cost the others, and who may change state.
 
-use std::{net::SocketAddr, os::unix::process::CommandExt as _, process::Command};
+use std::{net::SocketAddr, os::unix::process::CommandExt as _, process::Command, time::Duration};
 
 use cns::proto::v1 as pb;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
+    task::JoinSet,
 };
 
 use super::{
     cns_under_test::Cns,
     http::{exchange, request},
-    replay,
+    need, replay,
 };
 
 async fn daemon() -> (Cns, SocketAddr) {
@@ -76,6 +77,161 @@ async fn idle_and_slow_connections_keep_nobody_out() {
     }
 }
 
+/// Asks over REST and over gRPC as if nothing else went on.
+async fn others_are_served(cns: &Cns, server: SocketAddr, times: usize, name: &str) {
+    for i in 0..times {
+        ask(server, &format!("rest-{name}-{i}")).await;
+        let message = pb::RequestIpConfigsRequest {
+            infra_container_id: format!("grpc-{name}-{i}"),
+            ..Default::default()
+        };
+        cns.ipam().await.request_ip_configs(message).await.unwrap();
+    }
+}
+
+/// Lets this process have `wanted` files open; says so where it may not.
+fn can_open(test: &str, wanted: u64) -> bool {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    let can = soft >= wanted || setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted)).is_ok();
+    if !can {
+        need::skip(test, &format!("{wanted} files must be open, and the limit is {hard}"));
+    }
+    can
+}
+
+/// What the daemon has in memory, in MiB.
+fn resident(cns: &Cns) -> i64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", cns.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<i64>().unwrap() / 1024
+}
+
+/// Much more than any of these tests should make it need, and much less than what is sent.
+const MOST_GROWTH: i64 = 400;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_idle_connections_keep_nobody_out() {
+    if !can_open("ten_thousand_idle_connections_keep_nobody_out", 12_000) {
+        return;
+    }
+    let (cns, server) = daemon().await;
+    let before = resident(&cns);
+    let mut idle = Vec::new();
+    for i in 0..10_000 {
+        idle.push(TcpStream::connect(server).await.unwrap());
+        if i % 1_000 == 0 {
+            others_are_served(&cns, server, 1, &format!("meanwhile-{i}")).await;
+        }
+    }
+    others_are_served(&cns, server, 5, "afterwards").await;
+    let growth = resident(&cns) - before;
+    assert!(growth < MOST_GROWTH, "{growth} MiB");
+    cns.assert_sound().await;
+    drop(idle);
+}
+
+/// Sends `head`, and then a byte now and then, forever; begins anew when it is thrown out.
+async fn trickle(server: SocketAddr, head: &'static str) {
+    loop {
+        if let Ok(mut stream) = TcpStream::connect(server).await
+            && stream.write_all(head.as_bytes()).await.is_ok()
+        {
+            while stream.write_all(b"x").await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_come_a_byte_at_a_time_keep_nobody_out() {
+    if !can_open("requests_that_come_a_byte_at_a_time_keep_nobody_out", 12_000) {
+        return;
+    }
+    let (cns, server) = daemon().await;
+    // Each kind alone has more connections than there are places.
+    for (name, head) in [
+        ("head", "POST /network/requestipconfigs HTTP/1.1\r\nX-Slow: "),
+        ("body", "POST /network/requestipconfigs HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n"),
+    ] {
+        let mut slow = JoinSet::new();
+        for _ in 0..700 {
+            slow.spawn(trickle(server, head));
+        }
+        // They have to be there first.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        others_are_served(&cns, server, 10, name).await;
+        slow.shutdown().await;
+    }
+    cns.assert_sound().await;
+}
+
+/// Sends a head and 100 MB of body, or as much of it as is taken, and gives the answer's first line.
+async fn pour(server: SocketAddr, head: &'static str, chunked: bool) -> String {
+    const PIECE: usize = 1_000_000;
+    let (mut answer, mut sending) = TcpStream::connect(server).await.unwrap().into_split();
+    let sent = tokio::spawn(async move {
+        let piece =
+            if chunked { format!("{PIECE:x}\r\n{}\r\n", "[".repeat(PIECE)) } else { "[".repeat(PIECE) };
+        sending.write_all(head.as_bytes()).await?;
+        for _ in 0..100 {
+            sending.write_all(piece.as_bytes()).await?;
+        }
+        Ok::<_, std::io::Error>(sending)
+    });
+    let mut text = String::new();
+    // A reset after the answer takes nothing away from it.
+    let _ = answer.read_to_string(&mut text).await;
+    drop(sent.await);
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_bodies_at_once_keep_nobody_out() {
+    let (cns, server) = daemon().await;
+    let before = resident(&cns);
+    let mut large = JoinSet::new();
+    for _ in 0..4 {
+        let announced =
+            "POST /network/networkcontainers HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n";
+        large.spawn(pour(server, announced, false));
+        let not = "POST /network/networkcontainers HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+        large.spawn(pour(server, not, true));
+        // Not too large, and no JSON: it is taken apart.
+        let fits = "POST /network/networkcontainers HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 60000000\r\n\r\n";
+        large.spawn(pour(server, fits, false));
+    }
+    others_are_served(&cns, server, 10, "meanwhile").await;
+    let mut most = 0;
+    while let Some(first_line) = large.join_next().await {
+        let first_line = first_line.unwrap();
+        // The kernel may throw away an answer that a reset overtakes.
+        let known = ["HTTP/1.1 413 ", "HTTP/1.1 400 ", "HTTP/1.1 408 "];
+        assert!(
+            first_line.is_empty() || known.iter().any(|status| first_line.starts_with(status)),
+            "{first_line}"
+        );
+        most = most.max(resident(&cns) - before);
+    }
+    assert!(most < MOST_GROWTH, "{most} MiB");
+    others_are_served(&cns, server, 2, "afterwards").await;
+    cns.assert_sound().await;
+}
+
+#[tokio::test]
+async fn the_daemon_opens_as_many_files_as_it_may() {
+    let mut cns = Cns::prepared(&[]).with_open_files(256);
+    cns.launch().await;
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", cns.pid())).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let [soft, hard, ..] = line.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{line}") };
+    assert_eq!(soft, hard);
+    assert!(cns.log().contains("limit of open files"), "{}", cns.log());
+}
+
 #[tokio::test]
 async fn a_body_that_is_too_large_is_refused_before_it_is_sent() {
     let (_cns, server) = daemon().await;
@@ -91,7 +247,7 @@ async fn a_body_that_is_too_large_is_refused_before_it_is_sent() {
 /// Anybody on the host's network can reach a loopback port; only those who may over gRPC may change state here, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stranger_on_this_machine_may_read_and_not_change() {
-    if !super::need::need_root("a_stranger_on_this_machine_may_read_and_not_change") {
+    if !need::need_root("a_stranger_on_this_machine_may_read_and_not_change") {
         return;
     }
     let (cns, server) = daemon().await;

@@ -18,6 +18,7 @@ mod json;
 mod limits;
 mod pattern;
 mod replay;
+mod router;
 mod tls;
 mod vector;
 
@@ -46,14 +47,17 @@ vector_files! {
     cpu_cores
     create_network_container
     debug
+    decoding
     delete_network_container
     docker_networks
+    encoding
     endpoints
     environment
     hns
     home_az
     host_local_ip
     interface_for_container
+    local_listener
     nc_list
     network_containers
     nic_resources
@@ -66,6 +70,7 @@ vector_files! {
     request_claim
     request_ip_config
     request_ip_configs
+    routing
     unpublish
     vm_unique_id
 }
@@ -109,7 +114,7 @@ const ROUTES: &[&str] = &[
 ];
 
 /// Fewer would mean that a file got lost.
-const LEAST_CASES: usize = 350;
+const LEAST_CASES: usize = 850;
 
 #[test]
 fn vectors_are_well_formed() {

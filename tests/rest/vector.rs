@@ -50,6 +50,9 @@ pub(crate) struct Daemon {
     pub(crate) args: Vec<String>,
     /// The content of the file that is given by `--config-path`.
     pub(crate) config: Option<Box<RawValue>>,
+    /// Ask the local listener, which there is where `-c` is not given.
+    #[serde(default)]
+    pub(crate) local: bool,
 }
 
 #[derive(Debug, Deserialize)]

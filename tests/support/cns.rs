@@ -25,6 +25,8 @@ pub struct Cns {
     directory: TempDir,
     args: Vec<String>,
     netns: Option<PathBuf>,
+    /// The soft limit of open files that it is started with.
+    open_files: Option<u32>,
     child: Option<Child>,
 }
 
@@ -39,12 +41,24 @@ impl Cns {
     /// As [`Self::start`], but not started yet.
     pub fn prepared(args: &[&str]) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
-        Self { directory, args: args.iter().map(ToString::to_string).collect(), netns: None, child: None }
+        Self {
+            directory,
+            args: args.iter().map(ToString::to_string).collect(),
+            netns: None,
+            open_files: None,
+            child: None,
+        }
     }
 
     /// Lets it live in the network namespace at `path`.
     pub fn in_netns(mut self, path: &Path) -> Self {
         self.netns = Some(path.to_owned());
+        self
+    }
+
+    /// Starts it with this soft limit of open files.
+    pub fn with_open_files(mut self, soft: u32) -> Self {
+        self.open_files = Some(soft);
         self
     }
 
@@ -82,7 +96,15 @@ impl Cns {
     pub fn spawn(&mut self) -> &mut Child {
         let log =
             File::options().create(true).append(true).open(self.directory().join("log")).expect("a log file");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_cns"));
+        let program = env!("CARGO_BIN_EXE_cns");
+        let mut command = match self.open_files {
+            Some(soft) => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", &format!("ulimit -Sn {soft}; exec \"$0\" \"$@\""), program]);
+                shell
+            }
+            None => Command::new(program),
+        };
         command
             .args(["--masquerade=false", "--log-level", "info"])
             .arg("--state-dir")

@@ -6,6 +6,7 @@ export PATH=$tools/bin:$PATH
 
 buf_version=1.75.0
 deny_version=0.20.2
+fuzz_version=0.13.2
 
 # buf, from the wheel that its makers publish.
 need_buf() {
@@ -19,4 +20,9 @@ need_buf() {
 need_deny() {
     [[ $(cargo deny --version 2>/dev/null) == "cargo-deny $deny_version" ]] && return
     cargo install --quiet --locked --root "$tools" "cargo-deny@$deny_version"
+}
+
+need_fuzz() {
+    [[ $(cargo fuzz --version 2>/dev/null) == "cargo-fuzz $fuzz_version" ]] && return
+    cargo install --quiet --locked --root "$tools" "cargo-fuzz@$fuzz_version"
 }

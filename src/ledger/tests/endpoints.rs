@@ -70,6 +70,22 @@ fn what_is_absent_in_an_update_stays() {
 }
 
 #[test]
+fn an_update_cannot_take_a_held_address_off_the_record() {
+    let mut bench = Bench::with_nc_a(1);
+    bench.request("c1").unwrap();
+    let ipv4 = |nets: &[&str]| {
+        let ipv4 = nets.iter().map(|text| net(text)).collect();
+        patch("c1", vec![EndpointInterface { ipv4, ..nic("eth0") }])
+    };
+    bench.run(ipv4(&["10.0.0.1/24"])).unwrap();
+    let nets = bench.endpoint("c1").unwrap().interfaces[0].ipv4.clone();
+    assert_eq!(nets, [net("10.0.0.1/24"), net("10.240.0.17/24")]);
+    assert_eq!(invariant::violations(&bench.state), Vec::<String>::new());
+    bench.run(ipv4(&["10.240.0.17/32"])).unwrap();
+    assert_eq!(bench.endpoint("c1").unwrap().interfaces[0].ipv4, [net("10.240.0.17/32")]);
+}
+
+#[test]
 fn an_update_for_an_unknown_container_makes_a_record() {
     let mut bench = Bench::with_nc_a(1);
     let delegated = EndpointInterface { nic_type: Some(NicType::DelegatedVm), ..nic("eth1") };

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use ipnet::IpNet;
+
 use super::check_not_deleted;
 use crate::{
     ledger::{Rejection, UpdateEndpoint, state::Tx},
@@ -39,8 +41,13 @@ pub(super) fn update(tx: &mut Tx<'_>, update: UpdateEndpoint) -> Result<Arc<Endp
         endpoint.witnessed = update.witnessed;
     }
     endpoint.began = endpoint.began.max(update.began);
+    let state = &*tx.state;
+    let is_held = |net: &IpNet| {
+        let assignment = state.ip(net.addr()).and_then(|record| record.state.assignment());
+        assignment.is_some_and(|assignment| assignment.container.as_ref() == Some(&container))
+    };
     for nic in update.interfaces {
-        merge(&mut endpoint.interfaces, nic);
+        merge(&mut endpoint.interfaces, nic, &is_held);
     }
     if let Some(before) = before
         && *before == endpoint
@@ -87,7 +94,11 @@ fn check_interface(tx: &Tx<'_>, container: &ContainerId, nic: &EndpointInterface
 
 /// What is present overwrites, what is absent stays. A new infra interface takes over what was recorded before its name was
 /// known; the reference does so for the name `eth0` only (spec/endpoint-state.md §3.2).
-fn merge(interfaces: &mut Vec<EndpointInterface>, patch: EndpointInterface) {
+fn merge(
+    interfaces: &mut Vec<EndpointInterface>,
+    patch: EndpointInterface,
+    is_held: &dyn Fn(&IpNet) -> bool,
+) {
     let known = interfaces.iter().position(|nic| nic.ifname == patch.ifname);
     let unnamed = || interfaces.iter().position(|nic| nic.ifname.is_none());
     let at = known.or_else(|| if patch.is_infra() { unnamed() } else { None });
@@ -109,12 +120,8 @@ fn merge(interfaces: &mut Vec<EndpointInterface>, patch: EndpointInterface) {
         host_ifindex,
     } = patch;
     nic.ifname = ifname;
-    if !ipv4.is_empty() {
-        nic.ipv4 = ipv4;
-    }
-    if !ipv6.is_empty() {
-        nic.ipv6 = ipv6;
-    }
+    replace(&mut nic.ipv4, ipv4, is_held);
+    replace(&mut nic.ipv6, ipv6, is_held);
     nic.nic_type = nic_type.or(nic.nic_type);
     nic.mac = mac.or(nic.mac);
     nic.host_ifindex = host_ifindex.or(nic.host_ifindex);
@@ -123,6 +130,19 @@ fn merge(interfaces: &mut Vec<EndpointInterface>, patch: EndpointInterface) {
     nic.hns_endpoint_id = hns_endpoint_id.or_else(|| nic.hns_endpoint_id.take());
     nic.hns_network_id = hns_network_id.or_else(|| nic.hns_network_id.take());
     nic.host_name = host_name.or_else(|| nic.host_name.take());
+}
+
+/// A list that is not empty replaces the other, but for what the container holds of the pool: until it is released nobody can
+/// say that the sandbox does not have it.
+fn replace(nets: &mut Vec<IpNet>, by: Vec<IpNet>, is_held: &dyn Fn(&IpNet) -> bool) {
+    if by.is_empty() {
+        return;
+    }
+    for net in std::mem::replace(nets, by) {
+        if is_held(&net) && !nets.iter().any(|named| named.addr() == net.addr()) {
+            nets.push(net);
+        }
+    }
 }
 
 pub(super) fn delete(tx: &mut Tx<'_>, container: &ContainerId) -> Result<(), Rejection> {
