@@ -3,6 +3,7 @@
 //! [`App::build`] does everything that can be refused: it opens the store, starts the ledger, brings the mode's source in line
 //! and binds every listener. [`App::run`] serves until told to stop, then stops in reverse order.
 
+mod host_interface;
 mod listeners;
 mod modes;
 
@@ -26,7 +27,7 @@ use crate::{
     ledger::{Health, Ledger, LedgerConfig, LedgerError, WriterThread},
     proto,
     reconcile::{self, Settings},
-    service::{Context, Facts, layers::GateLayer, peer::Policy},
+    service::{Context, Facts, Host, layers::GateLayer, peer::Policy},
     store::{Store, StoreError, StoreOptions, legacy::LegacyFiles},
     telemetry::{http, metrics::Metrics},
 };
@@ -115,6 +116,7 @@ pub struct App {
     context: Context,
     metrics: Arc<Metrics>,
     masquerading: Option<modes::Masquerading>,
+    host_interface: host_interface::Keeper,
     unix: UnixSocket,
     tcp: Option<TcpListener>,
     tls: Option<ServerTlsConfig>,
@@ -167,7 +169,10 @@ impl App {
             config_json: config.to_json(),
             programmed: Some(0),
         };
-        let context = Context::new(ledger.clone(), facts, journal, Arc::new(LegacyFiles), stopping.clone());
+        let host_interface = host_interface::Keeper::start().await;
+        let host = Host { interface: host_interface.told() };
+        let legacy = Arc::new(LegacyFiles);
+        let context = Context::new(ledger.clone(), facts, host, journal, legacy, stopping.clone());
         if let Some(paths) = config.import_legacy.as_ref().filter(|_| report.is_new) {
             modes::import_legacy(&ledger, paths).await?;
         }
@@ -204,6 +209,7 @@ impl App {
             context,
             metrics,
             masquerading,
+            host_interface,
             unix,
             tcp,
             tls,
@@ -222,6 +228,7 @@ impl App {
             context,
             metrics,
             masquerading,
+            host_interface,
             unix,
             tcp,
             tls,
@@ -309,6 +316,7 @@ impl App {
             let every = config.reconcile_interval;
             parts.spawn(modes::keep_masquerading(masquerading, every, stopping.clone()));
         }
+        parts.spawn(host_interface.run(stopping.clone()));
         parts.spawn(report_health(reporter, ledger.health(), stopping.clone()));
         parts.spawn(watchdog(ledger.health(), stopping.clone()));
 
@@ -348,7 +356,6 @@ impl App {
     }
 }
 
-/// Binds an address. The unspecified IPv6 address stands for all interfaces, also where there is no IPv6.
 /// Binds what the configuration wants of the gateway.
 async fn rest(config: &Config) -> Result<Vec<RestListener>, AppError> {
     use gateway::listen::{Kind, Listener};
@@ -372,6 +379,7 @@ async fn rest(config: &Config) -> Result<Vec<RestListener>, AppError> {
     Ok(bound)
 }
 
+/// Binds an address. The unspecified IPv6 address stands for all interfaces, also where there is no IPv6.
 async fn bind_tcp(what: &'static str, address: SocketAddr) -> Result<TcpListener, AppError> {
     let mut bound = TcpListener::bind(address).await;
     let no_ipv6 = bound.as_ref().is_err_and(|error| {

@@ -13,6 +13,7 @@
 
 mod address;
 mod attachment;
+mod host_interface;
 mod link;
 mod neighbour;
 mod netlink;
@@ -26,6 +27,7 @@ mod veth;
 
 pub use self::{
     attachment::{Attachment, InvalidAttachment},
+    host_interface::HostInterfaceWatch,
     link::{Link, LinkKind},
     netlink::{KernelError, Netlink},
     netns::{Liveness, Netns, NetnsError, NetnsId, liveness},

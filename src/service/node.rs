@@ -52,6 +52,14 @@ impl Context {
     }
 }
 
+fn no_default_route() -> Status {
+    let why = "the host has no address towards its default route";
+    Failure::new(Code::Unavailable, ReturnCode::UnreachableHost, why)
+        .detail("NO_DEFAULT_ROUTE")
+        .remedy("give the host a default route; `ip route show default` must show one in the main table")
+        .into()
+}
+
 #[tonic::async_trait]
 impl NodeService for Node {
     async fn set_orchestrator(
@@ -78,25 +86,8 @@ impl NodeService for Node {
         &self,
         _: Request<pb::GetHostLocalIpRequest>,
     ) -> Result<Response<pb::GetHostLocalIpResponse>, Status> {
-        // Connecting a datagram socket sends nothing; the kernel picks the source address of the default route.
-        let found = tokio::task::spawn_blocking(|| {
-            let probe = |bind: &str, peer: &str| {
-                let socket = std::net::UdpSocket::bind(bind)?;
-                socket.connect(peer)?;
-                socket.local_addr()
-            };
-            probe("0.0.0.0:0", "192.0.2.1:9").or_else(|_| probe("[::]:0", "[2001:db8::1]:9"))
-        });
-        let failed = |why: String| -> Status {
-            let why = format!("the host has no address towards its default route: {why}");
-            Failure::new(Code::Unavailable, ReturnCode::UnreachableHost, why)
-                .detail("NO_DEFAULT_ROUTE")
-                .remedy("give the host a default route; `ip route get 192.0.2.1` must find one")
-                .into()
-        };
-        let address = found.await.map_err(|error| failed(error.to_string()))?;
-        let ip_address = address.map_err(|error| failed(error.to_string()))?.ip().to_string();
-        Ok(Response::new(pb::GetHostLocalIpResponse { ip_address }))
+        let interface = self.0.host_interface().ok_or_else(no_default_route)?;
+        Ok(Response::new(pb::GetHostLocalIpResponse { ip_address: interface.primary_ip().to_string() }))
     }
 
     async fn get_cpu_cores(
