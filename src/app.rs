@@ -24,6 +24,7 @@ pub use self::modes::remove_masquerade;
 use crate::{
     config::{ChannelMode, Config, RestAddress},
     gateway::{self, Gateway},
+    host::docker::Docker,
     ledger::{Health, Ledger, LedgerConfig, LedgerError, WriterThread},
     proto,
     reconcile::{self, Settings},
@@ -170,7 +171,8 @@ impl App {
             programmed: Some(0),
         };
         let host_interface = host_interface::Keeper::start().await;
-        let host = Host { interface: host_interface.told() };
+        let docker = Docker::new(config.docker_url.clone());
+        let host = Host { interface: host_interface.told(), docker };
         let legacy = Arc::new(LegacyFiles);
         let context = Context::new(ledger.clone(), facts, host, journal, legacy, stopping.clone());
         if let Some(paths) = config.import_legacy.as_ref().filter(|_| report.is_new) {

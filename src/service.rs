@@ -25,6 +25,7 @@ use tonic::{Request, service::Routes};
 
 use self::{peer::Caller, sandbox::Sandboxes};
 use crate::{
+    host::docker::Docker,
     ledger::{Ledger, LegacyState, View},
     model::{
         Actor, ContainerId, HostInterface, IpRecord, JournalEntry, NcType, OrchestratorType, PodIdentity,
@@ -58,6 +59,8 @@ pub struct Facts {
 pub struct Host {
     /// The host's primary interface as it was last read; kept up to date by whoever made this.
     pub interface: Receiver<Option<HostInterface>>,
+    /// docker on this machine.
+    pub docker: Docker,
 }
 
 /// The journal's reading side.
@@ -219,6 +222,7 @@ impl Context {
 }
 
 pub(crate) use network_container::is_indexed_by_pod;
+pub(crate) use node::{DOCKER_DELETE_FAILED, NO_DEFAULT_ROUTE, UNKNOWN_ENVIRONMENT};
 
 /// The contract's number of an NC type.
 pub(crate) fn nc_type_number(kind: NcType) -> i32 {

@@ -12,11 +12,14 @@
 
 #[path = "../support/cns.rs"]
 mod cns_under_test;
+#[path = "../support/docker.rs"]
+mod docker_under_test;
 #[path = "../support/lab.rs"]
 mod lab;
 #[path = "../support/need.rs"]
 mod need;
 
+mod docker;
 mod host_interface;
 mod masquerade;
 mod wiring;
