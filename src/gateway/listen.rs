@@ -20,6 +20,7 @@ use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body as _, Incoming};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use percent_encoding::percent_decode_str;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, UnixListener},
@@ -324,23 +325,18 @@ async fn read(mut body: Incoming, large: &Semaphore) -> Result<Vec<u8>, Box<Repl
     }
 }
 
-/// The path with its percent encodings resolved, as Go's router sees it.
+/// The path with its percent encodings resolved, as Go's router sees it. `None` where one is broken, or where it stands for what
+/// is no text.
 fn decoded_path(path: &str) -> Option<String> {
-    if !path.contains('%') {
-        return Some(path.to_owned());
+    // The decoder lets a `%` stand that begins no encoding.
+    let is_broken = |rest: &str| {
+        let digits = rest.as_bytes().get(..2);
+        !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    if path.split('%').skip(1).any(is_broken) {
+        return None;
     }
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let digits = [rest.next()?, rest.next()?];
-            let digits = std::str::from_utf8(&digits).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    String::from_utf8(bytes).ok()
+    percent_decode_str(path).decode_utf8().ok().map(Into::into)
 }
 
 #[cfg(test)]
@@ -370,7 +366,7 @@ mod tests {
     #[test]
     fn paths_are_decoded() {
         assert_eq!(decoded_path("/network/%65ndpoints/a%2Fb").as_deref(), Some("/network/endpoints/a/b"));
-        for bad in ["/%", "/%4", "/%zz", "/%ff"] {
+        for bad in ["/%", "/%4", "/%zz", "/%+1", "/%%41", "/%ff"] {
             assert_eq!(decoded_path(bad), None, "{bad}");
         }
     }
