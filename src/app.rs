@@ -33,7 +33,7 @@ use crate::{
     telemetry::{http, metrics::Metrics},
 };
 
-/// The services whose health is told one by one; `""` stands for the whole.
+/// The services whose health is told one by one and is that of the ledger; `""` stands for the whole.
 const SERVICES: &[&str] = &[
     "",
     "cns.v1.IpamService",
@@ -42,6 +42,11 @@ const SERVICES: &[&str] = &[
     "cns.v1.NodeService",
     "cns.v1.DebugService",
 ];
+
+/// The services that are part of the contract and have no call that does anything in this version. They are known to health as not
+/// serving, whatever the ledger does: who probes one of them wants to use it, and "unknown" would say that the contract lacks it.
+/// They do not count for the whole.
+const NOT_SERVED: &[&str] = &["cns.v1.NMAgentService", "cns.v1.DeviceService"];
 
 /// How often a TCP client is asked whether it is there, and how long it may take to say so.
 const TCP_KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(30);
@@ -425,6 +430,9 @@ async fn tell_health(reporter: &HealthReporter, serving: bool) {
         if serving { tonic_health::ServingStatus::Serving } else { tonic_health::ServingStatus::NotServing };
     for service in SERVICES {
         reporter.set_service_status(*service, status).await;
+    }
+    for service in NOT_SERVED {
+        reporter.set_service_status(*service, tonic_health::ServingStatus::NotServing).await;
     }
 }
 
