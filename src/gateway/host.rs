@@ -176,6 +176,17 @@ struct Outcome {
 }
 
 impl Outcome {
+    fn told(self, network: &str, nc: &str, words: &Words) -> Passed {
+        Passed {
+            name: words.name,
+            response: self.response(network, nc, words),
+            // Without an answer there is no body; an empty one is empty.
+            body: Bytes(self.error.is_empty().then_some(self.body)),
+            error: self.error,
+            status: self.status,
+        }
+    }
+
     fn response(&self, network: &str, nc: &str, words: &Words) -> Response {
         let Words { code, unanswered, refused, .. } = words;
         let answered = self.error.is_empty();
@@ -250,14 +261,7 @@ async fn pass(gateway: &Gateway, call: &Call, passing: Passing) -> Reply {
     }
     let (network, nc) = (request.network.clone(), request.nc.clone());
     Reply::json(&match passing.ask(gateway, call, request).await {
-        Ok(outcome) => Passed {
-            name,
-            response: outcome.response(&network, &nc, &words),
-            // Without an answer there is no body; an empty one is empty.
-            body: Bytes(outcome.error.is_empty().then_some(outcome.body)),
-            error: outcome.error,
-            status: outcome.status,
-        },
+        Ok(outcome) => outcome.told(&network, &nc, &words),
         Err(status) => {
             let error = Refused::from(status).message;
             let message = format!("failed to join network {network}: {error}");
@@ -492,6 +496,66 @@ mod tests {
         let long = good.replace("tok/", &format!("{}/", "t".repeat(37)));
         for bad in ["", "x", "http://h/?type=", &format!("{base}{long}"), &format!("{base}{}", &good[..60])] {
             assert!(nmagent_url(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// The rows B1 to B4 and B10 of spec/network-containers.md §16: how the host's answers are told, whoever asks the host.
+    #[test]
+    fn b1_b2_b3_b4_b10_each_end_of_the_host_s_calls_is_told_in_the_reference_s_words() {
+        use pb::HostCall::{JoinNetwork, Unspecified};
+
+        let (publish, unpublish) = (Passing::Publish.words(), Passing::Unpublish.words());
+        let failed = [pb::HostCall::Publish, pb::HostCall::Unpublish];
+        for (row, words, failed_call, error, status, body, expected) in [
+            ("B1", &publish, Unspecified, "", 200, "{}", (0, "", "\"e30=\"")),
+            ("B1, without a body", &publish, Unspecified, "", 200, "", (0, "", "\"\"")),
+            (
+                "B2",
+                &publish,
+                JoinNetwork,
+                "",
+                500,
+                "no",
+                (24, "failed to join network n1. did not get 200 from wireserver", "\"bm8=\""),
+            ),
+            ("B3", &publish, JoinNetwork, "reset", 0, "", (24, "failed to join network n1: reset", "null")),
+            (
+                "B4",
+                &publish,
+                failed[0],
+                "",
+                401,
+                "no",
+                (25, "failed to publish nc c1. did not get 200 from wireserver", "\"bm8=\""),
+            ),
+            (
+                "a publish",
+                &publish,
+                failed[0],
+                "reset",
+                0,
+                "",
+                (25, "failed to publish nc c1: reset", "null"),
+            ),
+            (
+                "an unpublish",
+                &unpublish,
+                failed[1],
+                "",
+                401,
+                "no",
+                (26, "failed to unpublish nc c1. did not get 200 from wireserver", "\"bm8=\""),
+            ),
+            ("B10", &unpublish, failed[1], "reset", 0, "", (26, "failed to publish nc c1: reset", "null")),
+        ] {
+            let outcome = Outcome { failed_call, error: error.to_owned(), status, body: body.into() };
+            let told = gojson::encode(&outcome.told("n1", "c1", words)).unwrap();
+            let (code, message, body) = expected;
+            let name = words.name;
+            let expected = format!(
+                r#"{{"Response":{{"ReturnCode":{code},"Message":"{message}"}},"{name}ErrorStr":"{error}","{name}StatusCode":{status},"{name}ResponseBody":{body}}}"#
+            );
+            assert_eq!(String::from_utf8(told).unwrap(), expected, "{row}");
         }
     }
 }
