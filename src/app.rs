@@ -28,7 +28,7 @@ use crate::{
     ledger::{Health, Ledger, LedgerConfig, LedgerError, WriterThread},
     proto,
     reconcile::{self, Settings},
-    service::{Context, Facts, Host, layers::GateLayer, peer::Policy},
+    service::{Context, Facts, Host, docker_rules, layers::GateLayer, peer::Policy},
     store::{Store, StoreError, StoreOptions, legacy::LegacyFiles},
     telemetry::{http, metrics::Metrics},
 };
@@ -293,6 +293,7 @@ impl App {
                 })
             });
         }
+        let networks = context.clone();
         let gateway = Gateway::new(
             context,
             gateway::Settings {
@@ -324,6 +325,7 @@ impl App {
             parts.spawn(modes::keep_masquerading(masquerading, every, stopping.clone()));
         }
         parts.spawn(host_interface.run(stopping.clone()));
+        parts.spawn(docker_rules::keep(networks, config.reconcile_interval, stopping.clone()));
         parts.spawn(report_health(reporter, ledger.health(), stopping.clone()));
         parts.spawn(watchdog(ledger.health(), stopping.clone()));
 

@@ -31,7 +31,7 @@ pub use self::{
     link::{Link, LinkKind},
     netlink::{KernelError, Netlink},
     netns::{Liveness, Netns, NetnsError, NetnsId, liveness},
-    rules::{Backend, Masquerade, RulesError},
+    rules::{Backend, Masquerade, NetworkMasquerade, RulesError},
     sysctl::{SysctlError, enable_forwarding},
     transparent::{
         Deviation, GATEWAY_V4, GATEWAY_V6, HOST_VETH_MAC, HostVeth, NicError, PodRoute, Transparent,

@@ -4,6 +4,7 @@
 mod convert;
 mod debug;
 mod device;
+pub mod docker_rules;
 mod endpoint;
 mod ipam;
 pub mod layers;

@@ -185,10 +185,9 @@ pub(super) async fn create_network(gateway: &Gateway, call: &Call) -> Reply {
         return Reply::flat(failed(ReturnCode::InvalidParameter, message));
     }
     let options = request.options.as_ref().map(gojson::encode).transpose();
-    let options_json = match options.map(|options| String::from_utf8(options.unwrap_or_default())) {
-        Ok(Ok(options)) => options,
-        // It was read from JSON a moment ago.
-        _ => return Reply::flat(failed(ReturnCode::InvalidParameter, UNDECODABLE.into())),
+    // It was read from JSON a moment ago.
+    let Ok(Ok(options_json)) = options.map(|options| String::from_utf8(options.unwrap_or_default())) else {
+        return Reply::flat(failed(ReturnCode::InvalidParameter, UNDECODABLE.into()));
     };
     let name = request.name.clone();
     let message = pb::CreateNetworkRequest {

@@ -1,6 +1,7 @@
 //! docker's API over HTTP, as far as container networks go (spec/rest-contract.md §6.2, 6.3; Docker Engine API v1.18 and later).
 //!
-//! docker is the source of truth about its networks: none is recorded here. Whether one exists is asked every time.
+//! docker is the source of truth about its networks: none is recorded here, as the reference does. Whether one exists, and which ones
+//! are to be masqueraded, is asked every time.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -209,6 +210,26 @@ impl Docker {
             StatusCode::NOT_FOUND => Ok(false),
             _ => Err(answer.refusal()),
         }
+    }
+
+    /// The networks of the plugin `azure-vnet` whose containers are to be masqueraded, with their first subnet each. One whose name
+    /// or subnet nobody here would have made is left out.
+    pub async fn masqueraded_networks(&self) -> Result<Vec<(NetworkName, IpNet)>, DockerError> {
+        let answer = self.call(Method::GET, "/networks", Bytes::new(), self.limits.inspect).await?;
+        if answer.status != StatusCode::OK {
+            return Err(answer.refusal());
+        }
+        let all: Vec<serde_json::Value> = serde_json::from_slice(&answer.body)
+            .map_err(|error| DockerError::Unintelligible { url: answer.url, why: error.to_string() })?;
+        let (option, mode) = MODE_OPTION;
+        let ours =
+            |network: &&serde_json::Value| network["Driver"] == PLUGIN && network["Options"][option] == mode;
+        let parsed = |network: &serde_json::Value| {
+            let name = network["Name"].as_str()?.parse().ok()?;
+            let subnet = network["IPAM"]["Config"][0]["Subnet"].as_str()?.parse().ok()?;
+            Some((name, subnet))
+        };
+        Ok(all.iter().filter(ours).filter_map(parsed).collect())
     }
 
     /// Creates a network of the plugin `azure-vnet` with one subnet.

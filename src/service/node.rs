@@ -1,12 +1,11 @@
 //! `cns.v1.NodeService`.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
-use serde::de::IgnoredAny;
 use tonic::{Code, Request, Response, Status};
 
 use super::{
-    Context, convert,
+    Context, convert, docker_rules,
     status::{self, Failure, InvalidField},
 };
 use crate::{
@@ -174,7 +173,10 @@ impl NodeService for Node {
         let docker = &self.0.host.docker;
         let exists = docker.network_exists(&name).await;
         if matches!(exists, Ok(true)) {
-            return Ok(Response::new(pb::CreateNetworkResponse { already_exists: true }));
+            return Ok(Response::new(pb::CreateNetworkResponse {
+                already_exists: true,
+                ..Default::default()
+            }));
         }
         let reason = match &exists {
             Ok(_) => NETWORK_NOT_FOUND.to_owned(),
@@ -189,7 +191,13 @@ impl NodeService for Node {
             .await
             .map_err(|error| docker_failed("DOCKER_CREATE_FAILED", &error))?;
         tracing::info!(network = %name, subnet = %interface.subnet(), snat, "docker created a network");
-        Ok(Response::new(pb::CreateNetworkResponse { already_exists: false }))
+        let mut warnings = Vec::new();
+        // The network is there, whatever becomes of the rule; it is tried again with the next round.
+        if snat && let Err(error) = docker_rules::masquerade(name.clone(), interface.subnet()).await {
+            tracing::error!(network = %name, error, "the network's containers are not masqueraded");
+            warnings.push(format!("the containers of {name} are not masqueraded: {error}"));
+        }
+        Ok(Response::new(pb::CreateNetworkResponse { already_exists: false, warnings }))
     }
 
     async fn delete_network(
@@ -206,6 +214,10 @@ impl NodeService for Node {
             let deleted = docker.delete_network(&name).await;
             deleted.map_err(|error| docker_failed(DOCKER_DELETE_FAILED, &error))?
         };
+        // Also of one that somebody else deleted.
+        if let Err(error) = docker_rules::forget(name.clone()).await {
+            tracing::error!(network = %name, error, "the packet rule of a deleted network may have stayed");
+        }
         if !deleted {
             return Err(Failure::new(Code::NotFound, ReturnCode::NotFound, NETWORK_NOT_FOUND)
                 .detail("NETWORK_NOT_FOUND")
@@ -235,15 +247,17 @@ fn disables_snat(options_json: &str) -> Result<bool, InvalidField> {
     if options_json.is_empty() {
         return Ok(false);
     }
-    let options: Option<HashMap<String, IgnoredAny>> = serde_json::from_str(options_json)
+    let options: Option<serde_json::Map<String, serde_json::Value>> = serde_json::from_str(options_json)
         .map_err(|_| InvalidField::new("options_json", "one JSON object is expected"))?;
     Ok(options.is_some_and(|options| options.contains_key("DisableSNAT")))
 }
 
 /// Networks exist in one environment only (spec/rest-contract.md §6.2). `reason` is why there was none of that name before.
 fn underlay_of_azure(environment: &Environment, reason: &str) -> Result<(), Status> {
+    if docker_rules::has_networks(environment) {
+        return Ok(());
+    }
     let (code, detail, message) = match (environment.network_type.as_str(), environment.location.as_str()) {
-        ("Underlay", "Azure") => return Ok(()),
         ("Underlay", "StandAlone") => (
             ReturnCode::UnsupportedEnvironment,
             "UNSUPPORTED_ENVIRONMENT",

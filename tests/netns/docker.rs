@@ -43,13 +43,16 @@ impl Legacy<'_> {
     }
 }
 
-async fn daemon(lab: &Lab, docker: &Docker) -> Cns {
+async fn daemon(lab: &Lab, docker: &Docker, interval: &str) -> Cns {
     let mut cns = Cns::prepared(&[]);
     let path = |name: &str| cns.directory().join(name).to_str().unwrap().to_owned();
     let (config, rest) = (path("cns_config.json"), format!("unix://{}", path("rest.sock")));
     let settings = json!({"Node": {"DockerURL": docker.url()}});
     std::fs::write(&config, settings.to_string()).unwrap();
-    cns.set_args(&["--standalone-cidr", "10.244.0.0/24", "--cns-url", &rest, "--config-path", &config]);
+    let mut args = vec!["--standalone-cidr", "10.244.0.0/24", "--cns-url", &rest, "--config-path", &config];
+    // So that a round comes soon where a test wants one, and never where it counts calls.
+    args.extend(["--reconcile-interval", interval]);
+    cns.set_args(&args);
     let mut cns = cns.in_netns(lab.host.path());
     cns.launch().await;
     let azure = pb::SetEnvironmentRequest { location: "Azure".into(), network_type: "Underlay".into() };
@@ -68,7 +71,7 @@ async fn a_docker_network_has_the_host_s_subnet_from_its_creation_to_its_end() {
         return;
     };
     let docker = lab.host.netns.run(|| Docker::start(&["elder".to_owned()])).unwrap();
-    let mut cns = daemon(&lab, &docker).await;
+    let mut cns = daemon(&lab, &docker, "3600").await;
     let legacy = Legacy(&cns);
 
     assert_eq!(legacy.create("azurenet").await, success());
@@ -113,7 +116,7 @@ async fn a_docker_network_has_the_host_s_subnet_from_its_creation_to_its_end() {
 async fn creating_and_deleting_fail_as_docker_and_the_host_do() {
     let Some(lab) = Lab::new("creating_and_deleting_fail_as_docker_and_the_host_do").await else { return };
     let docker = lab.host.netns.run(|| Docker::start(&["elder".to_owned()])).unwrap();
-    let cns = daemon(&lab, &docker).await;
+    let cns = daemon(&lab, &docker, "3600").await;
     let legacy = Legacy(&cns);
     let create = pb::CreateNetworkRequest { network_name: "azurenet".into(), ..Default::default() };
 
@@ -168,4 +171,56 @@ async fn creating_and_deleting_fail_as_docker_and_the_host_do() {
     assert!(message.starts_with("[Azure CNS] Error. GetPrimaryInterfaceInfoFromHost failed "), "{message}");
     assert_eq!(docker.calls().len(), 1, "docker is not asked for a network without a subnet");
     cns.assert_sound().await;
+}
+
+/// The sources of the packet rules that bear a network's comment.
+fn masqueraded(lab: &Lab, network: &str) -> Vec<String> {
+    let saved =
+        lab.host.netns.run(|| std::process::Command::new("iptables-save").args(["-t", "nat"]).output());
+    let saved = String::from_utf8(saved.unwrap().unwrap().stdout).unwrap();
+    let comment = format!("\"cns: docker network {network}\"");
+    let ours = saved.lines().filter(|line| line.contains(&comment) && line.ends_with("-j MASQUERADE"));
+    ours.map(|line| line.split_whitespace().skip_while(|word| *word != "-s").nth(1).unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f2_f3_f4_networks_are_masqueraded_until_they_go_and_again_after_a_reboot() {
+    let Some(lab) =
+        Lab::new("f2_f3_f4_networks_are_masqueraded_until_they_go_and_again_after_a_reboot").await
+    else {
+        return;
+    };
+    let docker = lab.host.netns.run(|| Docker::start(&["elder".to_owned()])).unwrap();
+    let mut cns = daemon(&lab, &docker, "3600").await;
+    let legacy = Legacy(&cns);
+    for name in ["one", "another"] {
+        assert_eq!(legacy.create(name).await, success());
+        assert_eq!(masqueraded(&lab, name), ["192.0.2.0/24"], "{name}");
+    }
+    let own = json!({"NetworkName": "own", "Options": {"DisableSNAT": ""}});
+    assert_eq!(legacy.ask("/network/create", &own).await, success());
+    assert_eq!(masqueraded(&lab, "own"), [""; 0], "F4");
+    assert_eq!(legacy.delete("another").await, success());
+    assert_eq!(masqueraded(&lab, "another"), [""; 0]);
+    assert_eq!(masqueraded(&lab, "one"), ["192.0.2.0/24"], "the other networks' rules stay");
+
+    // What a reboot does: the rules are gone, docker and its networks come back, later than this daemon.
+    let flush = || std::process::Command::new("iptables").args(["-t", "nat", "-F"]).status();
+    assert!(lab.host.netns.run(flush).unwrap().unwrap().success());
+    docker.set_fault("GET", Some(Fault::Close));
+    cns.kill9();
+    let args = ["--reconcile-interval", "0.05"];
+    let config = cns.directory().join("cns_config.json");
+    cns.set_args(&[&args[..], &["--config-path", config.to_str().unwrap()]].concat());
+    docker.calls();
+    cns.launch().await;
+    until("docker was asked in vain", async || docker.count() > 2).await;
+    docker.set_fault("GET", None);
+    until("F3", async || masqueraded(&lab, "one") == ["192.0.2.0/24"]).await;
+    docker.calls();
+    until("more rounds", async || docker.count() > 2).await;
+    assert_eq!(masqueraded(&lab, "one"), ["192.0.2.0/24"], "one rule, however many rounds");
+    assert_eq!(masqueraded(&lab, "own"), [""; 0], "F4");
+    assert_eq!(masqueraded(&lab, "elder"), [""; 0], "another driver's networks are not ours");
 }

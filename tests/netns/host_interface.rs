@@ -29,8 +29,8 @@ async fn told(cns: &Cns) -> Option<(String, String, String)> {
     Some((host.gateway, host.primary_ip, host.subnet))
 }
 
-fn info(gateway: &str, primary: &str, subnet: &str) -> Option<(String, String, String)> {
-    Some((gateway.to_owned(), primary.to_owned(), subnet.to_owned()))
+fn info(gateway: &str, primary: &str, subnet: &str) -> (String, String, String) {
+    (gateway.to_owned(), primary.to_owned(), subnet.to_owned())
 }
 
 async fn host_local_ip(cns: &Cns) -> Result<String, tonic::Code> {
@@ -51,7 +51,7 @@ async fn pods_are_told_of_the_host_s_primary_interface_and_of_its_changes() {
     cns.launch().await;
 
     // The first address after the base is the gateway by the contract, although it is the host's own in the lab.
-    assert_eq!(told(&cns).await, info("192.0.2.1", HOST_V4, "192.0.2.0/24"));
+    assert_eq!(told(&cns).await, Some(info("192.0.2.1", HOST_V4, "192.0.2.0/24")));
     assert_eq!(host_local_ip(&cns).await.as_deref(), Ok(HOST_V4));
     let mut legacy = UnixStream::connect(&rest).await.unwrap();
     let body = r#"{"podInterfaceID":"l1-eth0","infraContainerID":"l1","ifname":"eth0","orchestratorContext":{"podName":"p","podNamespace":"n"}}"#;
@@ -73,7 +73,7 @@ async fn pods_are_told_of_the_host_s_primary_interface_and_of_its_changes() {
     assert_eq!(host_local_ip(&cns).await.as_deref(), Ok(HOST_V6), "the world still knows the host by IPv6");
 
     lab.host.add_default_route("203.0.113.129").await;
-    let moved = info("203.0.113.129", "203.0.113.200", "203.0.113.128/25");
+    let moved = Some(info("203.0.113.129", "203.0.113.200", "203.0.113.128/25"));
     until("the new default route is seen", async || told(&cns).await == moved).await;
     assert_eq!(host_local_ip(&cns).await.as_deref(), Ok("203.0.113.200"));
 
@@ -84,7 +84,7 @@ async fn pods_are_told_of_the_host_s_primary_interface_and_of_its_changes() {
 
     lab.host.set_up("uplink").await;
     lab.host.add_default_route(WORLD_V4).await;
-    let back = info("192.0.2.1", HOST_V4, "192.0.2.0/24");
+    let back = Some(info("192.0.2.1", HOST_V4, "192.0.2.0/24"));
     until("the link is seen to be back", async || told(&cns).await == back).await;
     cns.assert_sound().await;
 }

@@ -1,7 +1,7 @@
 //! A docker for tests: its API as far as networks go, with faults on demand.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     sync::{Arc, Mutex, PoisonError},
@@ -34,7 +34,8 @@ pub enum Fault {
 
 #[derive(Debug, Default)]
 struct State {
-    networks: BTreeSet<String>,
+    /// By name, as they were created.
+    networks: BTreeMap<String, serde_json::Value>,
     faults: BTreeMap<String, Fault>,
     /// `METHOD path` and body of every call.
     calls: Vec<(String, String)>,
@@ -52,7 +53,8 @@ impl Docker {
     pub fn start(networks: &[String]) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let address = listener.local_addr().expect("an address");
-        let state = State { networks: networks.iter().cloned().collect(), ..State::default() };
+        let bare = |name: &String| (name.clone(), serde_json::json!({"Name": name, "Driver": "bridge"}));
+        let state = State { networks: networks.iter().map(bare).collect(), ..State::default() };
         let docker = Self { address, state: Arc::new(Mutex::new(state)) };
         let server = docker.clone();
         thread::spawn(move || {
@@ -80,6 +82,11 @@ impl Docker {
     /// `METHOD path` and body of every call since this was asked last.
     pub fn calls(&self) -> Vec<(String, String)> {
         std::mem::take(&mut self.state().calls)
+    }
+
+    /// How many calls [`Self::calls`] would tell of.
+    pub fn count(&self) -> usize {
+        self.state().calls.len()
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -140,7 +147,8 @@ impl Docker {
             ("POST", Some("create")) => {
                 let wanted: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
                 match wanted["Name"].as_str() {
-                    Some(name) if state.networks.insert(name.to_owned()) => {
+                    Some(name) if !state.networks.contains_key(name) => {
+                        state.networks.insert(name.to_owned(), wanted.clone());
                         (201, r#"{"Id":"0badcafe","Warning":""}"#.to_owned())
                     }
                     Some(name) => {
@@ -149,18 +157,21 @@ impl Docker {
                     None => (400, r#"{"message":"no name"}"#.to_owned()),
                 }
             }
+            ("GET", None) if path == "/networks" => {
+                (200, serde_json::json!(state.networks.values().collect::<Vec<_>>()).to_string())
+            }
             ("GET", Some(name)) => {
                 // As docker does: the beginning of an id is as good as a name. Every id here begins with `id-`.
                 let found = state
                     .networks
-                    .iter()
+                    .keys()
                     .find(|known| *known == name || format!("id-{known}").starts_with(name));
                 match found {
                     Some(known) => (200, format!(r#"{{"Name":"{known}","Id":"id-{known}"}}"#)),
                     None => missing(name),
                 }
             }
-            ("DELETE", Some(name)) if state.networks.remove(name) => (204, String::new()),
+            ("DELETE", Some(name)) if state.networks.remove(name).is_some() => (204, String::new()),
             ("DELETE", Some(name)) => missing(name),
             _ => (404, r#"{"message":"page not found"}"#.to_owned()),
         }

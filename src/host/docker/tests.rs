@@ -79,6 +79,24 @@ async fn requests_are_as_docker_takes_them() {
 }
 
 #[tokio::test]
+async fn only_networks_of_the_plugin_in_bridge_mode_are_masqueraded() {
+    let list = r#"[
+        {"Name":"bridge","Driver":"bridge","Options":{"com.microsoft.azure.network.mode":"bridge"},"IPAM":{"Config":[{"Subnet":"172.17.0.0/16"}]}},
+        {"Name":"azurenet","Driver":"azure-vnet","Options":{"com.microsoft.azure.network.mode":"bridge"},"IPAM":{"Config":[{"Subnet":"10.224.0.0/16"}]}},
+        {"Name":"own-addresses","Driver":"azure-vnet","Options":{},"IPAM":{"Config":[{"Subnet":"10.225.0.0/16"}]}},
+        {"Name":"without options","Driver":"azure-vnet","Options":null,"IPAM":null},
+        {"Name":"without-subnet","Driver":"azure-vnet","Options":{"com.microsoft.azure.network.mode":"bridge"},"IPAM":{"Config":null}}
+    ]"#;
+    let (docker, server) = answering(Some(&http("200 OK", list))).await;
+    let found = docker.masqueraded_networks().await.unwrap();
+    assert_eq!(found, [(name(), "10.224.0.0/16".parse().unwrap())]);
+    assert!(server.await.unwrap().starts_with("GET /networks HTTP/1.1\r\n"));
+    for bad in [http("500 Internal Server Error", ""), http("200 OK", "{}")] {
+        answering(Some(&bad)).await.0.masqueraded_networks().await.unwrap_err();
+    }
+}
+
+#[tokio::test]
 async fn a_network_that_is_not_there_is_no_failure() {
     let missing = http("404 Not Found", r#"{"message":"network azurenet not found"}"#);
     assert!(!answering(Some(&missing)).await.0.network_exists(&name()).await.unwrap());
