@@ -5,17 +5,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     model::HostInterface,
-    nic::{HostInterfaceWatch, KernelError, Netns, NetnsError},
+    nic::{HostInterfaceWatch, KernelError},
 };
-
-/// Why the interface is not known.
-#[derive(Debug, thiserror::Error)]
-enum Unreadable {
-    #[error(transparent)]
-    Netns(#[from] NetnsError),
-    #[error(transparent)]
-    Kernel(#[from] KernelError),
-}
 
 /// The interface as it was last read, and what reads it again.
 #[derive(Debug)]
@@ -39,8 +30,8 @@ impl Keeper {
         Self { told, watching }
     }
 
-    async fn open(told: &watch::Sender<Option<HostInterface>>) -> Result<HostInterfaceWatch, Unreadable> {
-        let mut watching = HostInterfaceWatch::open(&Netns::current()?)?;
+    async fn open(told: &watch::Sender<Option<HostInterface>>) -> Result<HostInterfaceWatch, KernelError> {
+        let mut watching = HostInterfaceWatch::open()?;
         let interface = watching.read().await?;
         if interface.is_none() {
             tracing::warn!("the host has no default route; plugins are not told of its primary interface");

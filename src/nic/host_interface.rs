@@ -11,10 +11,7 @@ use rtnetlink::{
 };
 use tokio_stream::{Stream, StreamExt};
 
-use super::{
-    netlink::{KernelError, Netlink},
-    netns::{Netns, NetnsError},
-};
+use super::netlink::{KernelError, Netlink};
 use crate::model::{Family, HostInterface};
 
 /// How long after a change the interface is read again: what configures an interface changes it in several steps.
@@ -44,8 +41,9 @@ impl std::fmt::Debug for HostInterfaceWatch {
 }
 
 impl HostInterfaceWatch {
-    /// Begins to watch in `host`. Must be called within a tokio runtime with I/O enabled; blocks for a few system calls.
-    pub fn open(host: &Netns) -> Result<Self, NetnsError> {
+    /// Begins to watch in the namespace of the calling thread, which is the daemon's own on every thread of a runtime: entering it
+    /// once more would need a privilege, and reading needs none. Must be called within a tokio runtime with I/O enabled.
+    pub fn open() -> Result<Self, KernelError> {
         const GROUPS: &[MulticastGroup] = &[
             MulticastGroup::Link,
             MulticastGroup::Ipv4Ifaddr,
@@ -53,15 +51,10 @@ impl HostInterfaceWatch {
             MulticastGroup::Ipv6Ifaddr,
             MulticastGroup::Ipv6Route,
         ];
-        let netlink = host.netlink()?;
-        let runtime = tokio::runtime::Handle::current();
-        let opened = host.run(|| {
-            // The socket registers with the reactor of the caller.
-            let _entered = runtime.enter();
-            rtnetlink::new_multicast_connection(GROUPS)
-        })?;
-        let (connection, listening, notifications) =
-            opened.map_err(|source| NetnsError::Netlink { path: host.path().to_owned(), source })?;
+        let failed = |source| KernelError { doing: "open a netlink socket".to_owned(), source };
+        let netlink = Netlink::open().map_err(failed)?;
+        let opened = rtnetlink::new_multicast_connection(GROUPS);
+        let (connection, listening, notifications) = opened.map_err(failed)?;
         tokio::spawn(connection);
         let notifications = Box::new(notifications);
         Ok(Self { netlink, notifications, _listening: listening, links: Vec::new() })

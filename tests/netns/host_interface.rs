@@ -90,6 +90,16 @@ async fn pods_are_told_of_the_host_s_primary_interface_and_of_its_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_primary_interface_is_known_without_privileges() {
+    let Some(lab) = Lab::new("the_primary_interface_is_known_without_privileges").await else { return };
+    let mut cns = Cns::prepared(&NETWORKS).in_netns(lab.host.path()).unprivileged();
+    cns.launch().await;
+    assert_eq!(told(&cns).await, Some(info("192.0.2.1", HOST_V4, "192.0.2.0/24")));
+    lab.host.delete_route("0.0.0.0/0").await;
+    until("the default route is seen to be gone", async || told(&cns).await.is_none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_host_without_a_default_route_has_no_primary_interface() {
     let Some(lab) = Lab::new("a_host_without_a_default_route_has_no_primary_interface").await else { return };
     let bare = lab.pod("bare");

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io,
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
@@ -25,6 +26,7 @@ pub struct Cns {
     directory: TempDir,
     args: Vec<String>,
     netns: Option<PathBuf>,
+    unprivileged: bool,
     child: Option<Child>,
 }
 
@@ -39,12 +41,24 @@ impl Cns {
     /// As [`Self::start`], but not started yet.
     pub fn prepared(args: &[&str]) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
-        Self { directory, args: args.iter().map(ToString::to_string).collect(), netns: None, child: None }
+        Self {
+            directory,
+            args: args.iter().map(ToString::to_string).collect(),
+            netns: None,
+            unprivileged: false,
+            child: None,
+        }
     }
 
     /// Lets it live in the network namespace at `path`.
     pub fn in_netns(mut self, path: &Path) -> Self {
         self.netns = Some(path.to_owned());
+        self
+    }
+
+    /// Lets it run as a user without privileges; only root can.
+    pub fn unprivileged(mut self) -> Self {
+        self.unprivileged = true;
         self
     }
 
@@ -83,6 +97,15 @@ impl Cns {
         let log =
             File::options().create(true).append(true).open(self.directory().join("log")).expect("a log file");
         let mut command = Command::new(env!("CARGO_BIN_EXE_cns"));
+        if self.unprivileged {
+            const NOBODY: u32 = 65_534;
+            // The build's directory may be closed to others.
+            let copy = self.directory().join("cns");
+            std::fs::copy(env!("CARGO_BIN_EXE_cns"), &copy).expect("a copy of the binary");
+            std::os::unix::fs::chown(self.directory(), Some(NOBODY), Some(NOBODY)).expect("root");
+            command = Command::new(copy);
+            command.uid(NOBODY).gid(NOBODY);
+        }
         command
             .args(["--masquerade=false", "--log-level", "info"])
             .arg("--state-dir")
