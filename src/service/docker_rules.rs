@@ -47,7 +47,10 @@ pub async fn keep(context: Context, every: Duration, stop: CancellationToken) {
         if !context.ledger.view().orchestrator().environment.as_ref().is_some_and(has_networks) {
             continue;
         }
-        let kept = keep_once(&context).await;
+        let kept = tokio::select! {
+            () = stop.cancelled() => return,
+            kept = keep_once(&context) => kept,
+        };
         // Once is enough: docker may not be there for long.
         match &kept {
             Err(error) if could => {
