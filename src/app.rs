@@ -3,6 +3,7 @@
 //! [`App::build`] does everything that can be refused: it opens the store, starts the ledger, brings the mode's source in line
 //! and binds every listener. [`App::run`] serves until told to stop, then stops in reverse order.
 
+mod host_interface;
 mod listeners;
 mod modes;
 
@@ -22,16 +23,17 @@ pub use self::modes::remove_masquerade;
 use crate::{
     config::{ChannelMode, Config, RestAddress, TlsVersion},
     gateway::{self, Gateway},
+    host::docker::Docker,
     ledger::{Health, Ledger, LedgerConfig, LedgerError, WriterThread},
     proto,
     reconcile::{self, Settings},
-    service::{Context, Facts, layers::GateLayer, peer::Policy},
+    service::{Context, Facts, Host, docker_rules, layers::GateLayer, peer::Policy},
     store::{Store, StoreError, StoreOptions, legacy::LegacyFiles},
     telemetry::{http, metrics::Metrics},
     tls::{self, TlsError},
 };
 
-/// The services whose health is told one by one; `""` stands for the whole.
+/// The services whose health is told one by one and is that of the ledger; `""` stands for the whole.
 const SERVICES: &[&str] = &[
     "",
     "cns.v1.IpamService",
@@ -40,6 +42,11 @@ const SERVICES: &[&str] = &[
     "cns.v1.NodeService",
     "cns.v1.DebugService",
 ];
+
+/// The services that are part of the contract and have no call that does anything in this version. They are known to health as not
+/// serving, whatever the ledger does: who probes one of them wants to use it, and "unknown" would say that the contract lacks it.
+/// They do not count for the whole.
+const NOT_SERVED: &[&str] = &["cns.v1.NMAgentService", "cns.v1.DeviceService"];
 
 /// How often a TCP client is asked whether it is there, and how long it may take to say so.
 const TCP_KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(30);
@@ -107,6 +114,7 @@ pub struct App {
     context: Context,
     metrics: Arc<Metrics>,
     masquerading: Option<modes::Masquerading>,
+    host_interface: host_interface::Keeper,
     unix: UnixSocket,
     tcp: Option<TcpListener>,
     tls: Option<Arc<tls::Server>>,
@@ -160,7 +168,11 @@ impl App {
             config_json: config.to_json(),
             programmed: Some(0),
         };
-        let context = Context::new(ledger.clone(), facts, journal, Arc::new(LegacyFiles), stopping.clone());
+        let host_interface = host_interface::Keeper::start().await;
+        let docker = Docker::new(config.docker_url.clone());
+        let host = Host { interface: host_interface.told(), docker };
+        let legacy = Arc::new(LegacyFiles);
+        let context = Context::new(ledger.clone(), facts, host, journal, legacy, stopping.clone());
         match config.channel_mode {
             ChannelMode::Standalone => modes::standalone(&ledger, &config.standalone_cidrs).await?,
             ChannelMode::Direct => modes::direct(&ledger).await?,
@@ -199,6 +211,7 @@ impl App {
             context,
             metrics,
             masquerading,
+            host_interface,
             unix,
             tcp,
             tls,
@@ -218,6 +231,7 @@ impl App {
             context,
             metrics,
             masquerading,
+            host_interface,
             unix,
             tcp,
             tls,
@@ -273,6 +287,7 @@ impl App {
                 })
             });
         }
+        let networks = context.clone();
         let gateway = Gateway::new(
             context,
             gateway::Settings {
@@ -315,6 +330,8 @@ impl App {
             let every = config.reconcile_interval;
             parts.spawn(modes::keep_masquerading(masquerading, every, stopping.clone()));
         }
+        parts.spawn(host_interface.run(stopping.clone()));
+        parts.spawn(docker_rules::keep(networks, config.reconcile_interval, stopping.clone()));
         parts.spawn(report_health(reporter, ledger.health(), stopping.clone()));
         parts.spawn(watchdog(ledger.health(), stopping.clone()));
 
@@ -453,6 +470,9 @@ async fn tell_health(reporter: &HealthReporter, serving: bool) {
         if serving { tonic_health::ServingStatus::Serving } else { tonic_health::ServingStatus::NotServing };
     for service in SERVICES {
         reporter.set_service_status(*service, status).await;
+    }
+    for service in NOT_SERVED {
+        reporter.set_service_status(*service, tonic_health::ServingStatus::NotServing).await;
     }
 }
 

@@ -34,6 +34,7 @@ pub use rest::{DEFAULT_PORT, RestAddress, RestListeners, RestTls, RestUrlError, 
 use serde::Serialize;
 
 use crate::{
+    host::docker::DockerUrl,
     model::PodKeyScheme,
     paths::DefaultPaths,
     pool::static_cidr::{StaticNc, StaticNcError, check_overlap},
@@ -106,6 +107,8 @@ pub struct Config {
     /// How long a stop waits for calls that are being worked on.
     #[serde(serialize_with = "seconds")]
     pub drain_timeout: Duration,
+    /// Where docker's API is.
+    pub docker_url: DockerUrl,
     /// What is logged, in tracing's directive syntax.
     pub log_level: String,
     /// How.
@@ -524,6 +527,7 @@ impl Config {
             journal_entries,
             max_concurrent_requests: usize::try_from(max_concurrent_requests).unwrap_or(1 << 20),
             drain_timeout: args.drain_timeout.or(node.drain_timeout_secs).unwrap_or(Duration::from_secs(10)),
+            docker_url: node.docker_url.clone().unwrap_or_default(),
             log_level: log_level(command, &file)?,
             log_format: args.log_format.or(node.log_format).unwrap_or_default(),
             log_target,

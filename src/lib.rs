@@ -11,10 +11,11 @@
 //!        │
 //!      store ─── a log with one flush a batch, and redb behind it
 //!
+//!     host ───── clients of the machine's agents
 //!     nic ────── netlink, namespaces, packet rules: used by the plugin, the reconciler and `app`
 //! ```
 //!
-//! Imports go downwards only: `app → gateway → service → ledger → model`. [`store`] and [`nic`] are adapters that know [`model`] and
+//! Imports go downwards only: `app → gateway → service → ledger → model`. [`store`], [`host`] and [`nic`] are adapters that know [`model`] and
 //! are handed to the others as values. [`model`] and the transitions in [`ledger`] do no I/O and read no clock.
 //!
 //! Where to start reading: a pod's request comes in at `service/ipam.rs`, is decided in `ledger/transition/request.rs`, made
@@ -35,6 +36,8 @@ pub mod files;
 pub mod gateway;
 #[cfg(feature = "daemon")]
 pub mod gojson;
+#[cfg(feature = "daemon")]
+pub mod host;
 #[cfg(feature = "daemon")]
 pub mod ledger;
 pub mod model;

@@ -5,6 +5,7 @@
 
 mod addr;
 mod endpoint;
+mod host_interface;
 mod ids;
 mod ip_config;
 mod journal;
@@ -16,7 +17,8 @@ mod time;
 
 pub use addr::{Family, InvalidMacAddr, MacAddr, NotAnAddress, parse_ip};
 pub use endpoint::{Endpoint, EndpointInterface, Sandbox};
-pub use ids::{ContainerId, IfName, InvalidId, IpConfigId, NODE_SUBNET_NC_ID, NcId};
+pub use host_interface::HostInterface;
+pub use ids::{ContainerId, IfName, InvalidId, IpConfigId, NODE_SUBNET_NC_ID, NcId, NetworkName};
 pub use ip_config::{Assignment, IpRecord, IpState, IpStateKind, OnRelease, Tombstone};
 pub use journal::{Actor, ChangeNote, JournalEntry, Operation, Outcome};
 pub use nc::{

@@ -13,6 +13,7 @@
 
 mod address;
 mod attachment;
+mod host_interface;
 mod link;
 mod neighbour;
 mod netlink;
@@ -26,10 +27,11 @@ mod veth;
 
 pub use self::{
     attachment::{Attachment, InvalidAttachment},
+    host_interface::HostInterfaceWatch,
     link::{Link, LinkKind},
     netlink::{KernelError, Netlink},
     netns::{Liveness, Netns, NetnsError, NetnsId, liveness},
-    rules::{Backend, Masquerade, RulesError, Snat},
+    rules::{Backend, Masquerade, NetworkMasquerade, RulesError, Snat},
     sysctl::{SysctlError, enable_forwarding},
     transparent::{
         Deviation, GATEWAY_V4, GATEWAY_V6, HOST_VETH_MAC, HostVeth, NicError, PodRoute, Transparent,

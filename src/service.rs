@@ -4,6 +4,7 @@
 mod convert;
 mod debug;
 mod device;
+pub mod docker_rules;
 mod endpoint;
 mod ipam;
 pub mod layers;
@@ -19,16 +20,17 @@ mod watch;
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use futures_util::{Stream, StreamExt};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch::Receiver};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, service::Routes};
 
 use self::{peer::Caller, sandbox::Sandboxes};
 use crate::{
+    host::docker::Docker,
     ledger::{Ledger, LegacyState, View},
     model::{
-        Actor, ContainerId, IpRecord, JournalEntry, NcType, OrchestratorType, PodIdentity, PodKey,
-        PodKeyScheme,
+        Actor, ContainerId, HostInterface, IpRecord, JournalEntry, NcType, OrchestratorType, PodIdentity,
+        PodKey, PodKeyScheme,
     },
     proto::v1 as pb,
 };
@@ -51,6 +53,15 @@ pub struct Facts {
     /// The version that a pushed NC is taken to be programmed at: where no host agent will ever report one, pushed
     /// addresses are usable at once.
     pub programmed: Option<u64>,
+}
+
+/// What the services know of the machine that they run on.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// The host's primary interface as it was last read; kept up to date by whoever made this.
+    pub interface: Receiver<Option<HostInterface>>,
+    /// docker on this machine.
+    pub docker: Docker,
 }
 
 /// The journal's reading side.
@@ -84,6 +95,7 @@ pub struct Context {
     ledger: Ledger,
     sandboxes: Sandboxes,
     facts: Arc<Facts>,
+    host: Host,
     journal: Arc<dyn Journal>,
     legacy: Arc<dyn LegacyFormat>,
     /// Places of watchers and bundles.
@@ -102,13 +114,14 @@ impl Context {
     pub fn new(
         ledger: Ledger,
         facts: Facts,
+        host: Host,
         journal: Arc<dyn Journal>,
         legacy: Arc<dyn LegacyFormat>,
         stopping: CancellationToken,
     ) -> Self {
         let sandboxes = Sandboxes::new(ledger.clone());
         let streams = Arc::new(Semaphore::new(watch::WATCHERS));
-        Self { ledger, sandboxes, facts: Arc::new(facts), journal, legacy, streams, stopping }
+        Self { ledger, sandboxes, facts: Arc::new(facts), host, journal, legacy, streams, stopping }
     }
 
     /// The sandboxes' keeper, shared with the reconciler.
@@ -146,6 +159,11 @@ impl Context {
     /// The node service, for callers in this process.
     pub(crate) fn node(&self) -> impl pb::node_service_server::NodeService + use<> {
         node::Node(self.clone())
+    }
+
+    /// The host's primary interface, if it has one. Asks nobody.
+    fn host_interface(&self) -> Option<HostInterface> {
+        *self.host.interface.borrow()
     }
 
     /// All services of the contract.
@@ -205,6 +223,7 @@ impl Context {
 }
 
 pub(crate) use network_container::is_indexed_by_pod;
+pub(crate) use node::{DOCKER_DELETE_FAILED, NO_DEFAULT_ROUTE, UNKNOWN_ENVIRONMENT};
 
 /// The contract's number of an NC type.
 pub(crate) fn nc_type_number(kind: NcType) -> i32 {

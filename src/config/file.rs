@@ -17,6 +17,7 @@ use super::{
     mode::ChannelMode,
     rest::listen_address,
 };
+use crate::host::docker::{DockerUrl, InvalidDockerUrl};
 
 /// The largest number that Go's fields and timers take without overflow in any unit here.
 const MOST: i64 = i32::MAX as i64;
@@ -283,6 +284,16 @@ fn texts(found: Found<'_>) -> Read<Vec<String>> {
     found.list(|item| item.text())
 }
 
+fn docker_url(found: Found<'_>) -> Read<DockerUrl> {
+    match found.text()?.parse() {
+        Ok(url) => Ok(url),
+        Err(error) => {
+            let error: InvalidDockerUrl = error;
+            found.wrong(error.to_string())
+        }
+    }
+}
+
 fn log_format(found: Found<'_>) -> Read<LogFormat> {
     match found.text()?.as_str() {
         "text" => Ok(LogFormat::Text),
@@ -545,7 +556,7 @@ section! {
 }
 
 section! {
-    /// Our own options; each is the flag of the same name.
+    /// Our own options; each is the flag of the same name, if it names one.
     NodeSettings {
         /// `--state-dir`
         state_dir: Option<PathBuf> = "StateDir", given(path);
@@ -591,6 +602,8 @@ section! {
         log_level: Option<String> = "LogLevel", given(|found| found.text());
         /// `--log-format`
         log_format: Option<LogFormat> = "LogFormat", given(log_format);
+        /// Where docker's API is; a constant in the reference, and no flag here.
+        docker_url: Option<DockerUrl> = "DockerURL", given(docker_url);
     }
 }
 

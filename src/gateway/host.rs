@@ -2,7 +2,9 @@
 //! 6.27–6.31). The services say what is available; here it is said in the legacy contract's words.
 
 use http::StatusCode;
-use serde::{Deserialize, Serialize};
+use percent_encoding::percent_decode_str;
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap as _};
+use tonic::Status;
 
 use super::{Call, Gateway, Refused, Reply, types::Response};
 use crate::{
@@ -45,32 +47,229 @@ struct UnpublishRequest {
     body: Bytes,
 }
 
-#[derive(Debug, Serialize)]
-struct Published {
-    #[serde(rename = "Response")]
-    response: LooseResponse,
-    #[serde(rename = "PublishErrorStr")]
+/// What both ask for.
+struct Request {
+    network: String,
+    nc: String,
+    join_url: String,
+    url: String,
+    body: Vec<u8>,
+}
+
+impl From<PublishRequest> for Request {
+    fn from(request: PublishRequest) -> Self {
+        let PublishRequest { network, nc, join_url, url, body } = request;
+        Self { network, nc, join_url, url, body: body.0.unwrap_or_default() }
+    }
+}
+
+impl From<UnpublishRequest> for Request {
+    fn from(request: UnpublishRequest) -> Self {
+        let UnpublishRequest { network, nc, join_url, url, body } = request;
+        Self { network, nc, join_url, url, body: body.0.unwrap_or_default() }
+    }
+}
+
+/// The two routes that pass something on to the host, and how they differ.
+#[derive(Clone, Copy)]
+enum Passing {
+    Publish,
+    Unpublish,
+}
+
+/// The words of one of them.
+struct Words {
+    /// What its own fields and messages begin with.
+    name: &'static str,
+    /// What its URL is about.
+    url: &'static str,
+    /// The code of a call that failed after the join.
+    code: ReturnCode,
+    /// The verb where no answer came.
+    unanswered: &'static str,
+    /// The verb where a bad one came.
+    refused: &'static str,
+}
+
+impl Passing {
+    const fn words(self) -> Words {
+        match self {
+            Self::Publish => Words {
+                name: "Publish",
+                url: "create",
+                code: ReturnCode::NetworkContainerPublishFailed,
+                unanswered: "publish",
+                refused: "publish",
+            },
+            Self::Unpublish => Words {
+                name: "Unpublish",
+                url: "delete",
+                code: ReturnCode::NetworkContainerUnpublishFailed,
+                // The reference says "publish" of an unpublish that got no answer.
+                unanswered: "publish",
+                refused: "unpublish",
+            },
+        }
+    }
+
+    fn decode(self, body: &[u8]) -> Result<Request, gojson::DecodeError> {
+        match self {
+            Self::Publish => gojson::decode::<PublishRequest>(body).map(Into::into),
+            Self::Unpublish => gojson::decode::<UnpublishRequest>(body).map(Into::into),
+        }
+    }
+
+    /// The body goes to the host as it is. Of an unpublish it says what kind of NC that is, so it must be one of two forms (§6.18).
+    fn check_body(self, body: &[u8]) -> Result<(), gojson::DecodeError> {
+        match self {
+            Self::Unpublish if body != b"\"\"\n" => gojson::decode::<AzrBody>(body).map(drop),
+            Self::Publish | Self::Unpublish => Ok(()),
+        }
+    }
+
+    async fn ask(self, gateway: &Gateway, call: &Call, request: Request) -> Result<Outcome, Status> {
+        let Request { network, nc, join_url, url, body } = request;
+        let ncs = gateway.context.network_containers();
+        match self {
+            Self::Publish => {
+                let message = pb::PublishNetworkContainerRequest {
+                    network_id: network,
+                    network_container_id: nc,
+                    join_network_url: join_url,
+                    create_network_container_url: url,
+                    create_network_container_request_body: body.into(),
+                };
+                let answer = ncs.publish_network_container(call.ask(message)).await?.into_inner();
+                Ok(Outcome {
+                    failed_call: answer.failed_call(),
+                    error: answer.publish_error,
+                    status: answer.publish_status_code,
+                    body: answer.publish_response_body.to_vec(),
+                })
+            }
+            Self::Unpublish => {
+                let message = pb::UnpublishNetworkContainerRequest {
+                    network_id: network,
+                    network_container_id: nc,
+                    join_network_url: join_url,
+                    delete_network_container_url: url,
+                    delete_network_container_request_body: body.into(),
+                };
+                let answer = ncs.unpublish_network_container(call.ask(message)).await?.into_inner();
+                Ok(Outcome {
+                    failed_call: answer.failed_call(),
+                    error: answer.unpublish_error,
+                    status: answer.unpublish_status_code,
+                    body: answer.unpublish_response_body.to_vec(),
+                })
+            }
+        }
+    }
+}
+
+/// How a chain of host calls ended.
+struct Outcome {
+    failed_call: pb::HostCall,
     error: String,
-    #[serde(rename = "PublishStatusCode")]
     status: u32,
-    #[serde(rename = "PublishResponseBody")]
+    body: Vec<u8>,
+}
+
+impl Outcome {
+    fn told(self, network: &str, nc: &str, words: &Words) -> Passed {
+        Passed {
+            name: words.name,
+            response: self.response(network, nc, words),
+            // Without an answer there is no body; an empty one is empty.
+            body: Bytes(self.error.is_empty().then_some(self.body)),
+            error: self.error,
+            status: self.status,
+        }
+    }
+
+    fn response(&self, network: &str, nc: &str, words: &Words) -> Response {
+        let Words { code, unanswered, refused, .. } = words;
+        let answered = self.error.is_empty();
+        match self.failed_call {
+            pb::HostCall::Unspecified => Response::default(),
+            pb::HostCall::JoinNetwork if answered => Response::new(
+                ReturnCode::NetworkJoinFailed,
+                format!("failed to join network {network}. did not get 200 from wireserver"),
+            ),
+            pb::HostCall::JoinNetwork => Response::new(
+                ReturnCode::NetworkJoinFailed,
+                format!("failed to join network {network}: {}", self.error),
+            ),
+            _ if answered => {
+                Response::new(*code, format!("failed to {refused} nc {nc}. did not get 200 from wireserver"))
+            }
+            _ => Response::new(*code, format!("failed to {unanswered} nc {nc}: {}", self.error)),
+        }
+    }
+}
+
+/// The reply of either: the same fields under names of its own.
+struct Passed {
+    name: &'static str,
+    response: Response,
+    error: String,
+    status: u32,
     body: Bytes,
 }
 
-#[derive(Debug, Serialize)]
-struct Unpublished {
-    #[serde(rename = "Response")]
-    response: LooseResponse,
-    #[serde(rename = "UnpublishErrorStr")]
-    error: String,
-    #[serde(rename = "UnpublishStatusCode")]
-    status: u32,
-    #[serde(rename = "UnpublishResponseBody")]
-    body: Bytes,
+impl Serialize for Passed {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_map(Some(4))?;
+        fields.serialize_entry("Response", &self.response)?;
+        fields.serialize_entry(&format!("{}ErrorStr", self.name), &self.error)?;
+        fields.serialize_entry(&format!("{}StatusCode", self.name), &self.status)?;
+        fields.serialize_entry(&format!("{}ResponseBody", self.name), &self.body)?;
+        fields.end()
+    }
 }
 
-/// These two routes put 400 into the return code, which no other does (§4).
-type LooseResponse = Response;
+/// `/network/publishnetworkcontainer`.
+pub(super) async fn publish(gateway: &Gateway, call: &Call) -> Reply {
+    pass(gateway, call, Passing::Publish).await
+}
+
+/// `/network/unpublishnetworkcontainer`.
+pub(super) async fn unpublish(gateway: &Gateway, call: &Call) -> Reply {
+    pass(gateway, call, Passing::Unpublish).await
+}
+
+async fn pass(gateway: &Gateway, call: &Call, passing: Passing) -> Reply {
+    let words = passing.words();
+    let name = words.name;
+    let malformed = |why: String| Reply::text(StatusCode::BAD_REQUEST, &why);
+    if !call.is_post() {
+        return malformed(format!("{name}NetworkContainer expects a POST"));
+    }
+    let request = match passing.decode(&call.body) {
+        Ok(request) => request,
+        Err(error) => return malformed(format!("could not decode request body: {error}")),
+    };
+    if let Err(error) = nmagent_url(&request.url) {
+        let message = format!("unexpected {} nc url format. url {}: {error} ", words.url, request.url);
+        // No other route has 400 for a return code (§4).
+        let response = Response { code: 400, message };
+        let refused = Passed { name, response, error: String::new(), status: 0, body: Bytes(None) };
+        return Reply::json_with(StatusCode::BAD_REQUEST, &refused);
+    }
+    if let Err(error) = passing.check_body(&request.body) {
+        return malformed(format!("could not unmarshal delete network container body: {error}"));
+    }
+    let (network, nc) = (request.network.clone(), request.nc.clone());
+    Reply::json(&match passing.ask(gateway, call, request).await {
+        Ok(outcome) => outcome.told(&network, &nc, &words),
+        Err(status) => {
+            let error = Refused::from(status).message;
+            let message = format!("failed to join network {network}: {error}");
+            let response = Response::new(ReturnCode::NetworkJoinFailed, message);
+            Passed { name, response, error, status: 0, body: Bytes(None) }
+        }
+    })
+}
 
 /// The NMAgent URL in the query of a publish URL, if it is of the form that the reference takes (§6.17). It is not used: what
 /// is called is made of parts that were checked.
@@ -78,7 +277,9 @@ fn nmagent_url(url: &str) -> Result<(), String> {
     let query = url.split_once('?').map_or("", |(_, query)| query);
     let kind = query.split('&').find_map(|pair| pair.strip_prefix("type="));
     let kind = kind.ok_or("no query parameter `type`")?;
-    let kind = percent_decoded(kind);
+    // In a query `+` is a space.
+    let kind = kind.replace('+', " ");
+    let kind = percent_decode_str(&kind).decode_utf8_lossy();
     let segments: Vec<&str> = kind.split('/').collect();
     let matches = segments.windows(9).any(|window| {
         let [management, interfaces, interface, containers, container, token_name, token, version, one] =
@@ -99,136 +300,6 @@ fn nmagent_url(url: &str) -> Result<(), String> {
     }
 }
 
-fn percent_decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let hex = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
-        match (first, hex.and_then(|digits| u8::from_str_radix(digits, 16).ok())) {
-            (b'%', Some(byte)) => {
-                bytes.push(byte);
-                rest = after.get(2..).unwrap_or_default();
-            }
-            (b'+', _) => {
-                bytes.push(b' ');
-                rest = after;
-            }
-            (other, _) => {
-                bytes.push(*other);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// `/network/publishnetworkcontainer`.
-pub(super) async fn publish(gateway: &Gateway, call: &Call) -> Reply {
-    if !call.is_post() {
-        return Reply::text(StatusCode::BAD_REQUEST, "PublishNetworkContainer expects a POST");
-    }
-    let request: PublishRequest = match gojson::decode(&call.body) {
-        Ok(request) => request,
-        Err(error) => {
-            return Reply::text(StatusCode::BAD_REQUEST, &format!("could not decode request body: {error}"));
-        }
-    };
-    if let Err(error) = nmagent_url(&request.url) {
-        let message = format!("unexpected create nc url format. url {}: {error} ", request.url);
-        let response = Response { code: 400, message };
-        let published = Published { response, error: String::new(), status: 0, body: Bytes(None) };
-        return Reply::json_with(StatusCode::BAD_REQUEST, &published);
-    }
-    let (network, nc) = (request.network.clone(), request.nc.clone());
-    let message = pb::PublishNetworkContainerRequest {
-        network_id: request.network,
-        network_container_id: request.nc,
-        join_network_url: request.join_url,
-        create_network_container_url: request.url,
-        create_network_container_request_body: request.body.0.unwrap_or_default().into(),
-    };
-    let answer = gateway.context.network_containers().publish_network_container(call.ask(message)).await;
-    let published = match answer {
-        Ok(answer) => {
-            let answer = answer.into_inner();
-            let outcome = Outcome {
-                failed_call: answer.failed_call(),
-                error: answer.publish_error,
-                status: answer.publish_status_code,
-            };
-            Published {
-                response: outcome.response(&network, &nc, Outcome::PUBLISH),
-                body: outcome.body(answer.publish_response_body.to_vec()),
-                error: outcome.error,
-                status: outcome.status,
-            }
-        }
-        Err(status) => {
-            let error = Refused::from(status).message;
-            Published {
-                response: Response::new(
-                    ReturnCode::NetworkJoinFailed,
-                    format!("failed to join network {network}: {error}"),
-                ),
-                error,
-                status: 0,
-                body: Bytes(None),
-            }
-        }
-    };
-    Reply::json(&published)
-}
-
-/// How a chain of host calls ended.
-struct Outcome {
-    failed_call: pb::HostCall,
-    error: String,
-    status: u32,
-}
-
-/// The code of a failed call, and its verbs where no answer came and where a bad one came.
-struct Words {
-    code: ReturnCode,
-    unanswered: &'static str,
-    refused: &'static str,
-}
-
-impl Outcome {
-    const PUBLISH: Words =
-        Words { code: ReturnCode::NetworkContainerPublishFailed, unanswered: "publish", refused: "publish" };
-    // The reference says "publish" of an unpublish that got no answer.
-    const UNPUBLISH: Words = Words {
-        code: ReturnCode::NetworkContainerUnpublishFailed,
-        unanswered: "publish",
-        refused: "unpublish",
-    };
-
-    fn response(&self, network: &str, nc: &str, words: Words) -> Response {
-        let Words { code, unanswered, refused } = words;
-        let answered = self.error.is_empty();
-        match self.failed_call {
-            pb::HostCall::Unspecified => Response::default(),
-            pb::HostCall::JoinNetwork if answered => Response::new(
-                ReturnCode::NetworkJoinFailed,
-                format!("failed to join network {network}. did not get 200 from wireserver"),
-            ),
-            pb::HostCall::JoinNetwork => Response::new(
-                ReturnCode::NetworkJoinFailed,
-                format!("failed to join network {network}: {}", self.error),
-            ),
-            _ if answered => {
-                Response::new(code, format!("failed to {refused} nc {nc}. did not get 200 from wireserver"))
-            }
-            _ => Response::new(code, format!("failed to {unanswered} nc {nc}: {}", self.error)),
-        }
-    }
-
-    /// Without an answer there is no body; an empty one is empty.
-    fn body(&self, body: Vec<u8>) -> Bytes {
-        Bytes(self.error.is_empty().then_some(body))
-    }
-}
-
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct AzrBody {
@@ -236,70 +307,6 @@ struct AzrBody {
     _az: u64,
     #[serde(rename = "azrEnabled")]
     _enabled: bool,
-}
-
-/// `/network/unpublishnetworkcontainer`.
-pub(super) async fn unpublish(gateway: &Gateway, call: &Call) -> Reply {
-    if !call.is_post() {
-        return Reply::text(StatusCode::BAD_REQUEST, "UnpublishNetworkContainer expects a POST");
-    }
-    let request: UnpublishRequest = match gojson::decode(&call.body) {
-        Ok(request) => request,
-        Err(error) => {
-            return Reply::text(StatusCode::BAD_REQUEST, &format!("could not decode request body: {error}"));
-        }
-    };
-    if let Err(error) = nmagent_url(&request.url) {
-        let message = format!("unexpected delete nc url format. url {}: {error} ", request.url);
-        let response = Response { code: 400, message };
-        let unpublished = Unpublished { response, error: String::new(), status: 0, body: Bytes(None) };
-        return Reply::json_with(StatusCode::BAD_REQUEST, &unpublished);
-    }
-    let body = request.body.0.unwrap_or_default();
-    if body != b"\"\"\n"
-        && let Err(error) = gojson::decode::<AzrBody>(&body)
-    {
-        let message = format!("could not unmarshal delete network container body: {error}");
-        return Reply::text(StatusCode::BAD_REQUEST, &message);
-    }
-    let (network, nc) = (request.network.clone(), request.nc.clone());
-    let message = pb::UnpublishNetworkContainerRequest {
-        network_id: request.network,
-        network_container_id: request.nc,
-        join_network_url: request.join_url,
-        delete_network_container_url: request.url,
-        delete_network_container_request_body: body.into(),
-    };
-    let answer = gateway.context.network_containers().unpublish_network_container(call.ask(message)).await;
-    let unpublished = match answer {
-        Ok(answer) => {
-            let answer = answer.into_inner();
-            let outcome = Outcome {
-                failed_call: answer.failed_call(),
-                error: answer.unpublish_error,
-                status: answer.unpublish_status_code,
-            };
-            Unpublished {
-                response: outcome.response(&network, &nc, Outcome::UNPUBLISH),
-                body: outcome.body(answer.unpublish_response_body.to_vec()),
-                error: outcome.error,
-                status: outcome.status,
-            }
-        }
-        Err(status) => {
-            let error = Refused::from(status).message;
-            Unpublished {
-                response: Response::new(
-                    ReturnCode::NetworkJoinFailed,
-                    format!("failed to join network {network}: {error}"),
-                ),
-                error,
-                status: 0,
-                body: Bytes(None),
-            }
-        }
-    };
-    Reply::json(&unpublished)
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -489,6 +496,66 @@ mod tests {
         let long = good.replace("tok/", &format!("{}/", "t".repeat(37)));
         for bad in ["", "x", "http://h/?type=", &format!("{base}{long}"), &format!("{base}{}", &good[..60])] {
             assert!(nmagent_url(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// The rows B1 to B4 and B10 of spec/network-containers.md §16: how the host's answers are told, whoever asks the host.
+    #[test]
+    fn b1_b2_b3_b4_b10_each_end_of_the_host_s_calls_is_told_in_the_reference_s_words() {
+        use pb::HostCall::{JoinNetwork, Unspecified};
+
+        let (publish, unpublish) = (Passing::Publish.words(), Passing::Unpublish.words());
+        let failed = [pb::HostCall::Publish, pb::HostCall::Unpublish];
+        for (row, words, failed_call, error, status, body, expected) in [
+            ("B1", &publish, Unspecified, "", 200, "{}", (0, "", "\"e30=\"")),
+            ("B1, without a body", &publish, Unspecified, "", 200, "", (0, "", "\"\"")),
+            (
+                "B2",
+                &publish,
+                JoinNetwork,
+                "",
+                500,
+                "no",
+                (24, "failed to join network n1. did not get 200 from wireserver", "\"bm8=\""),
+            ),
+            ("B3", &publish, JoinNetwork, "reset", 0, "", (24, "failed to join network n1: reset", "null")),
+            (
+                "B4",
+                &publish,
+                failed[0],
+                "",
+                401,
+                "no",
+                (25, "failed to publish nc c1. did not get 200 from wireserver", "\"bm8=\""),
+            ),
+            (
+                "a publish",
+                &publish,
+                failed[0],
+                "reset",
+                0,
+                "",
+                (25, "failed to publish nc c1: reset", "null"),
+            ),
+            (
+                "an unpublish",
+                &unpublish,
+                failed[1],
+                "",
+                401,
+                "no",
+                (26, "failed to unpublish nc c1. did not get 200 from wireserver", "\"bm8=\""),
+            ),
+            ("B10", &unpublish, failed[1], "reset", 0, "", (26, "failed to publish nc c1: reset", "null")),
+        ] {
+            let outcome = Outcome { failed_call, error: error.to_owned(), status, body: body.into() };
+            let told = gojson::encode(&outcome.told("n1", "c1", words)).unwrap();
+            let (code, message, body) = expected;
+            let name = words.name;
+            let expected = format!(
+                r#"{{"Response":{{"ReturnCode":{code},"Message":"{message}"}},"{name}ErrorStr":"{error}","{name}StatusCode":{status},"{name}ResponseBody":{body}}}"#
+            );
+            assert_eq!(String::from_utf8(told).unwrap(), expected, "{row}");
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The node: environment, orchestrator, docker and HNS networks (spec/rest-contract.md §6.1–6.7, 6.15).
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -10,6 +12,7 @@ use crate::{
     gojson::{self, List, Raw},
     model::ReturnCode,
     proto::v1::{self as pb, node_service_server::NodeService as _},
+    service::{DOCKER_DELETE_FAILED, NO_DEFAULT_ROUTE, UNKNOWN_ENVIRONMENT},
 };
 
 const UNDECODABLE: &str = "[Azure CNS] Error. Unable to decode input request.";
@@ -142,7 +145,7 @@ struct CreateNetwork {
     #[serde(rename = "OverlayConfiguration")]
     overlay: Overlay,
     #[serde(rename = "Options")]
-    options: Raw,
+    options: Option<BTreeMap<String, Raw>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -166,10 +169,11 @@ fn raws(list: List<Raw>) -> Vec<String> {
 /// `/network/create`.
 pub(super) async fn create_network(gateway: &Gateway, call: &Call) -> Reply {
     let failed = |code, message: String| Response::new(code, message);
-    let Some(environment) = gateway.environment() else {
+    // Without an environment the reference does not even read the body, and the service needs one that was read.
+    if gateway.environment().is_none() {
         let message = "[Azure CNS] Error. CNS is not yet initialized with environment.".to_owned();
         return Reply::flat(failed(ReturnCode::UnsupportedEnvironment, message));
-    };
+    }
     let request: CreateNetwork = match gojson::decode(&call.body) {
         Ok(request) => request,
         Err(error) => {
@@ -180,9 +184,15 @@ pub(super) async fn create_network(gateway: &Gateway, call: &Call) -> Reply {
         let message = "[Azure CNS] Error. CreateNetwork did not receive a POST.".to_owned();
         return Reply::flat(failed(ReturnCode::InvalidParameter, message));
     }
+    let options = request.options.as_ref().map(gojson::encode).transpose();
+    // It was read from JSON a moment ago.
+    let Ok(Ok(options_json)) = options.map(|options| String::from_utf8(options.unwrap_or_default())) else {
+        return Reply::flat(failed(ReturnCode::InvalidParameter, UNDECODABLE.into()));
+    };
+    let name = request.name.clone();
     let message = pb::CreateNetworkRequest {
         network_name: request.name,
-        options_json: request.options.get().unwrap_or_default().to_owned(),
+        options_json,
         overlay_configuration: Some(pb::OverlayConfiguration {
             node_count: request.overlay.node_count,
             local_node_ip: request.overlay.local_node_ip,
@@ -192,31 +202,26 @@ pub(super) async fn create_network(gateway: &Gateway, call: &Call) -> Reply {
     };
     let created = gateway.context.node().create_network(call.ask(message)).await;
     Reply::flat(match created.map_err(Refused::from) {
+        Ok(created) if created.get_ref().already_exists => Response::success(format!(
+            "[Azure CNS] Received a request to create an already existing network {name}"
+        )),
         Ok(_) => Response::default(),
-        Err(error) => match (environment.network_type.as_str(), environment.location.as_str()) {
-            // For an environment that it does not know the reference does nothing, and says nothing (§6.2).
-            (network, location)
-                if network != "Overlay"
-                    && (network != "Underlay" || !matches!(location, "Azure" | "StandAlone")) =>
-            {
-                Response::default()
-            }
-            ("Underlay", "StandAlone") => failed(
-                ReturnCode::UnsupportedEnvironment,
-                format!(
-                    "[Azure CNS] Error. Underlay network is not supported in StandAlone environment. {}.",
-                    error.message
-                ),
-            ),
-            ("Overlay", _) => failed(
-                ReturnCode::UnsupportedEnvironment,
-                format!("[Azure CNS] Error. Overlay support not yet available. {}.", error.message),
-            ),
-            _ => failed(
-                ReturnCode::UnexpectedError,
-                format!("[Azure CNS] Error. CreateNetwork failed {}.", error.message),
-            ),
-        },
+        Err(error) if error.detail == UNKNOWN_ENVIRONMENT => Response::default(),
+        Err(error) if error.code == ReturnCode::UnsupportedEnvironment => {
+            failed(error.code, format!("[Azure CNS] Error. {}", error.message))
+        }
+        Err(error) if error.detail == NO_DEFAULT_ROUTE => failed(
+            ReturnCode::UnexpectedError,
+            format!("[Azure CNS] Error. GetPrimaryInterfaceInfoFromHost failed {}.", error.message),
+        ),
+        Err(error) if error.field.is_some() => {
+            failed(error.code, format!("[Azure CNS] Error. CreateNetwork failed {}.", error.message))
+        }
+        // Whatever went wrong at docker has one code.
+        Err(error) => failed(
+            ReturnCode::UnexpectedError,
+            format!("[Azure CNS] Error. CreateNetwork failed {}.", error.message),
+        ),
     })
 }
 
@@ -238,9 +243,15 @@ pub(super) async fn delete_network(gateway: &Gateway, call: &Call) -> Reply {
         return Reply::flat(Response::new(ReturnCode::InvalidParameter, message));
     }
     let message = pb::DeleteNetworkRequest { network_name: name };
-    Reply::flat(match gateway.context.node().delete_network(call.ask(message)).await {
+    Reply::flat(match gateway.context.node().delete_network(call.ask(message)).await.map_err(Refused::from) {
         Ok(_) => Response::default(),
-        Err(status) => Response::new(ReturnCode::UnexpectedError, status.message()),
+        Err(error) if error.field.is_some() => Response::new(error.code, error.message),
+        Err(error) if error.detail == DOCKER_DELETE_FAILED => Response::new(
+            ReturnCode::UnexpectedError,
+            format!("[Azure CNS] Error. DeleteNetwork failed {}.", error.message),
+        ),
+        // That there was none, and that docker could not be asked, go out as they are, under one code.
+        Err(error) => Response::new(ReturnCode::UnexpectedError, error.message),
     })
 }
 

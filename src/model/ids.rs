@@ -171,7 +171,7 @@ macro_rules! text_wire {
     )*};
 }
 
-text_wire!(NcId, ContainerId, IfName, IpConfigId);
+text_wire!(NcId, ContainerId, IfName, IpConfigId, NetworkName);
 
 text_id! {
     /// A sandbox's container id as the runtime gives it: an alphanumeric character, then alphanumerics, `_`, `.` or `-`
@@ -209,6 +209,18 @@ text_id! {
             Err("white space and control characters are not allowed")
         }
         _ => Ok(()),
+    }
+}
+
+text_id! {
+    /// The name of a docker network, by the rule that docker has for names: an alphanumeric character, then alphanumerics, `_`,
+    /// `.` or `-`; at most 128 bytes. It stands in a URL's path and in a packet rule's comment, so nothing else may pass.
+    NetworkName, "network name", |text| match text.as_bytes() {
+        [] => Err("it is empty"),
+        long if long.len() > 128 => Err("it is longer than 128 bytes"),
+        [first, ..] if !first.is_ascii_alphanumeric() => Err("it must begin with a letter or digit"),
+        rest if rest.iter().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(b)) => Ok(()),
+        _ => Err("only letters, digits, `_`, `.` and `-` are allowed"),
     }
 }
 
@@ -258,5 +270,11 @@ mod tests {
             assert!(text.parse::<IfName>().is_err(), "{text:?}");
         }
         assert!("fifteen-bytes-x".parse::<IfName>().is_ok());
+        for text in ["", ".", "..", "-a", "a/b", "a?b", "a b", "a\n", "ä", "a%2e", &"a".repeat(129)] {
+            assert!(text.parse::<NetworkName>().is_err(), "{text:?}");
+        }
+        for text in ["azurenet", "7", "a.b-c_d"] {
+            assert!(text.parse::<NetworkName>().is_ok(), "{text}");
+        }
     }
 }

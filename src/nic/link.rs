@@ -123,13 +123,7 @@ impl Netlink {
 
     /// The link that carries the default route of `family`, if there is one.
     pub async fn default_route_link(&self, family: Family) -> Result<Option<Link>, KernelError> {
-        let routes = self.routes(family).await?;
-        let default = routes
-            .into_iter()
-            .filter(|route| route.destination.prefix_len() == 0)
-            .min_by_key(|route| route.priority)
-            .and_then(|route| route.oif);
-        match default {
+        match self.default_route(family).await?.and_then(|route| route.oif) {
             Some(index) => self.link_by_index(index).await,
             None => Ok(None),
         }

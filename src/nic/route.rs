@@ -21,6 +21,8 @@ pub(crate) struct Route {
     pub(crate) destination: IpNet,
     pub(crate) gateway: Option<IpAddr>,
     pub(crate) oif: Option<u32>,
+    /// The address that packets by this route are sent from, where the route says so (`src`).
+    pub(crate) source: Option<IpAddr>,
     /// Metric; lower wins.
     pub(crate) priority: u32,
 }
@@ -76,6 +78,15 @@ impl Netlink {
             })
             .collect())
     }
+
+    /// The default route of `family` that wins, if there is one.
+    pub(crate) async fn default_route(&self, family: Family) -> Result<Option<Route>, KernelError> {
+        let routes = self.routes(family).await?;
+        Ok(routes
+            .into_iter()
+            .filter(|route| route.destination.prefix_len() == 0)
+            .min_by_key(|route| route.priority))
+    }
 }
 
 /// A question for the route that a packet to `address` would take.
@@ -103,9 +114,20 @@ fn from_message(message: &RouteMessage) -> Option<Route> {
     if !main || message.header.kind != RouteType::Unicast {
         return None;
     }
-    let (mut destination, mut gateway, mut priority) = (None, None, 0);
+    let (mut destination, mut gateway, mut source, mut priority) = (None, None, None, 0);
+    let mut oif = oif(message);
     for attribute in &message.attributes {
         match attribute {
+            RouteAttribute::PrefSource(address) => source = plain(address),
+            // Several next hops stand in a list instead; the first one speaks for the route.
+            RouteAttribute::MultiPath(hops) if oif.is_none() => {
+                let Some(hop) = hops.first() else { continue };
+                oif = Some(hop.interface_index);
+                gateway = hop.attributes.iter().find_map(|attribute| match attribute {
+                    RouteAttribute::Gateway(address) => plain(address),
+                    _ => None,
+                });
+            }
             RouteAttribute::Destination(address) => destination = plain(address),
             RouteAttribute::Gateway(address) => gateway = plain(address),
             RouteAttribute::Priority(metric) => priority = *metric,
@@ -120,7 +142,7 @@ fn from_message(message: &RouteMessage) -> Option<Route> {
         }
     };
     let destination = IpNet::new(destination.or_else(any)?, message.header.destination_prefix_length).ok()?;
-    Some(Route { destination, gateway, oif: oif(message), priority })
+    Some(Route { destination, gateway, oif, source, priority })
 }
 
 fn plain(address: &RouteAddress) -> Option<IpAddr> {

@@ -12,7 +12,7 @@ use std::{
 use ipnet::IpNet;
 
 use super::netns::{Netns, NetnsError};
-use crate::model::Family;
+use crate::model::{Family, NetworkName};
 
 mod iptables;
 mod nft;
@@ -173,6 +173,31 @@ impl Masquerade {
                 .filter(|outcome| !matches!(outcome, Err(error) if error.is_missing()))
                 .collect()
         })?
+    }
+}
+
+/// The wish for one docker network: packets from its subnet to elsewhere leave with the host's address, except for the host agents'
+/// address and for this machine's own (what the reference sets with each network, spec/network-containers.md §16 F3; there it is
+/// about packets from anywhere).
+///
+/// By iptables only: a machine with docker has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkMasquerade {
+    /// The network.
+    pub network: NetworkName,
+    /// Where its containers' addresses are from.
+    pub subnet: IpNet,
+}
+
+impl NetworkMasquerade {
+    /// Makes the rule in `host` say this, whatever it said before; `false` if it did already. Blocks while the programs run.
+    pub fn apply(&self, host: &Netns) -> Result<bool, RulesError> {
+        host.run(|| iptables::masquerade_network(&self.network, self.subnet))?
+    }
+
+    /// Removes the network's rule. That there is none is success. Blocks as [`NetworkMasquerade::apply`] does.
+    pub fn remove(network: &NetworkName, host: &Netns) -> Result<(), RulesError> {
+        host.run(|| iptables::forget_network(network))?
     }
 }
 

@@ -10,10 +10,10 @@ use crate::{
     ledger::NcView,
     model::{
         Actor, BootTime, ChangeNote, ContainerId, Endpoint, EndpointInterface, EndpointPolicy, Family,
-        IfName, IpConfiguration, IpRecord, IpState, IpStateKind, JournalEntry, MultiTenancyInfo, NcId,
-        NcLifecycle, NcRecord, NcRoute, NcSpec, NcType, NetworkInterfaceInfo, NicType, Now, OnRelease,
-        OrchestratorType, Outcome, PodIdentity, PodKeyScheme, ReturnCode, Sandbox, SecondaryIpConfig,
-        Timestamp, parse_ip,
+        HostInterface, IfName, IpConfiguration, IpRecord, IpState, IpStateKind, JournalEntry,
+        MultiTenancyInfo, NcId, NcLifecycle, NcRecord, NcRoute, NcSpec, NcType, NetworkInterfaceInfo,
+        NicType, Now, OnRelease, OrchestratorType, Outcome, PodIdentity, PodKeyScheme, ReturnCode, Sandbox,
+        SecondaryIpConfig, Timestamp, parse_ip,
     },
     proto::v1 as pb,
 };
@@ -432,7 +432,11 @@ fn pb_policies(policies: &[EndpointPolicy]) -> Vec<pb::EndpointPolicy> {
 
 /// One address of a pod with what the CNI needs (spec/ipam.md §4.4). The prefix length is that of the address's family;
 /// the reference gives the IPv4 length for both.
-pub(super) fn pb_pod_ip_info(record: &IpRecord, nc: &NcRecord) -> pb::PodIpInfo {
+pub(super) fn pb_pod_ip_info(
+    record: &IpRecord,
+    nc: &NcRecord,
+    host: Option<&HostInterface>,
+) -> pb::PodIpInfo {
     let config = &nc.spec.ip_configuration;
     let same_family = |net: &&IpNet| Family::of(net.addr()) == Family::of(record.address);
     let length = [config.subnet.as_ref(), config.subnet_v6.as_ref()]
@@ -447,7 +451,7 @@ pub(super) fn pb_pod_ip_info(record: &IpRecord, nc: &NcRecord) -> pb::PodIpInfo 
         }),
         network_container_primary_ip_config: Some(pb_ip_configuration(config)),
         network_container_ipv6_config: Some(pb_ip_configuration(&nc.spec.ipv6_configuration)),
-        host_primary_ip_info: None,
+        host_primary_ip_info: host.and_then(pb_host_primary_ip_info),
         nic_type: pb::NicType::Infra.into(),
         interface_name: String::new(),
         mac_address: text(nc.spec.network_interface_info.mac.as_ref()),
@@ -461,6 +465,16 @@ pub(super) fn pb_pod_ip_info(record: &IpRecord, nc: &NcRecord) -> pb::PodIpInfo 
         network_container_id: nc.id().to_string(),
         ip_config_id: record.id.to_string(),
     }
+}
+
+/// The plugins that read it build IPv4 networks of it (spec/rest-contract.md §10), so a host that the world knows by IPv6 only
+/// has none.
+fn pb_host_primary_ip_info(host: &HostInterface) -> Option<pb::HostPrimaryIpInfo> {
+    host.primary_ip().is_ipv4().then(|| pb::HostPrimaryIpInfo {
+        gateway: text(host.gateway().as_ref()),
+        primary_ip: host.primary_ip().to_string(),
+        subnet: host.subnet().to_string(),
+    })
 }
 
 pub(super) fn pb_ip_config(record: &IpRecord, cool_down: std::time::Duration, now: Now) -> pb::IpConfig {

@@ -79,11 +79,12 @@ impl IpamService for Ipam {
             outcome = self.0.ledger.request_ips(actor, ask).await;
         }
         let granted = outcome.map_err(status::of_ledger)?;
+        let host = self.0.host_interface();
         Ok(Response::new(pb::RequestIpConfigsResponse {
             pod_ip_infos: granted
                 .ips
                 .iter()
-                .map(|(record, nc)| convert::pb_pod_ip_info(record, nc))
+                .map(|(record, nc)| convert::pb_pod_ip_info(record, nc, host.as_ref()))
                 .collect(),
             warnings: granted.warnings,
             repeated_request: granted.repeated,

@@ -1,16 +1,30 @@
 //! `cns.v1.NodeService`.
 
+use std::time::Duration;
+
 use tonic::{Code, Request, Response, Status};
 
 use super::{
-    Context, convert,
-    status::{self, Failure},
+    Context, convert, docker_rules,
+    status::{self, Failure, InvalidField},
 };
 use crate::{
+    host::docker::{DockerError, NewNetwork},
     ledger::{Command, Health},
-    model::{Environment, ReturnCode},
+    model::{Environment, NetworkName, ReturnCode},
     proto::v1::{self as pb, node_service_server::NodeService},
 };
+
+/// The reason of a refusal in an environment for which the reference does nothing and says nothing (spec/rest-contract.md §6.2).
+pub(crate) const UNKNOWN_ENVIRONMENT: &str = "UNKNOWN_ENVIRONMENT";
+/// The reason of a failure for lack of a primary interface.
+pub(crate) const NO_DEFAULT_ROUTE: &str = "NO_DEFAULT_ROUTE";
+
+/// The reason of a failure of the deletion itself, as opposed to the look before.
+pub(crate) const DOCKER_DELETE_FAILED: &str = "DOCKER_DELETE_FAILED";
+
+/// When to ask docker again, which may be starting.
+const RETRY_DOCKER: Duration = Duration::from_secs(2);
 
 /// See the contract.
 #[derive(Clone, Debug)]
@@ -52,6 +66,14 @@ impl Context {
     }
 }
 
+fn no_default_route() -> Status {
+    let why = "the host has no address towards its default route";
+    Failure::new(Code::Unavailable, ReturnCode::UnreachableHost, why)
+        .detail(NO_DEFAULT_ROUTE)
+        .remedy("give the host a default route; `ip route show default` must show one in the main table")
+        .into()
+}
+
 #[tonic::async_trait]
 impl NodeService for Node {
     async fn set_orchestrator(
@@ -78,25 +100,8 @@ impl NodeService for Node {
         &self,
         _: Request<pb::GetHostLocalIpRequest>,
     ) -> Result<Response<pb::GetHostLocalIpResponse>, Status> {
-        // Connecting a datagram socket sends nothing; the kernel picks the source address of the default route.
-        let found = tokio::task::spawn_blocking(|| {
-            let probe = |bind: &str, peer: &str| {
-                let socket = std::net::UdpSocket::bind(bind)?;
-                socket.connect(peer)?;
-                socket.local_addr()
-            };
-            probe("0.0.0.0:0", "192.0.2.1:9").or_else(|_| probe("[::]:0", "[2001:db8::1]:9"))
-        });
-        let failed = |why: String| -> Status {
-            let why = format!("the host has no address towards its default route: {why}");
-            Failure::new(Code::Unavailable, ReturnCode::UnreachableHost, why)
-                .detail("NO_DEFAULT_ROUTE")
-                .remedy("give the host a default route; `ip route get 192.0.2.1` must find one")
-                .into()
-        };
-        let address = found.await.map_err(|error| failed(error.to_string()))?;
-        let ip_address = address.map_err(|error| failed(error.to_string()))?.ip().to_string();
-        Ok(Response::new(pb::GetHostLocalIpResponse { ip_address }))
+        let interface = self.0.host_interface().ok_or_else(no_default_route)?;
+        Ok(Response::new(pb::GetHostLocalIpResponse { ip_address: interface.primary_ip().to_string() }))
     }
 
     async fn get_cpu_cores(
@@ -155,15 +160,153 @@ impl NodeService for Node {
 
     async fn create_network(
         &self,
-        _: Request<pb::CreateNetworkRequest>,
+        request: Request<pb::CreateNetworkRequest>,
     ) -> Result<Response<pb::CreateNetworkResponse>, Status> {
-        Err(status::unimplemented("CreateNetwork", "docker networks are not part of this daemon yet"))
+        // Nothing of it is in an environment that is supported.
+        let pb::CreateNetworkRequest { network_name, options_json, overlay_configuration: _ } =
+            request.into_inner();
+        let environment = self.0.ledger.view().orchestrator().environment.clone();
+        let environment = environment.ok_or_else(no_environment)?;
+        let name = network_name_of(&network_name)?;
+        let snat = !disables_snat(&options_json)?;
+        // The reference asks docker first, too: that a network exists is told in every environment.
+        let docker = &self.0.host.docker;
+        let exists = docker.network_exists(&name).await;
+        if matches!(exists, Ok(true)) {
+            return Ok(Response::new(pb::CreateNetworkResponse {
+                already_exists: true,
+                ..Default::default()
+            }));
+        }
+        let reason = match &exists {
+            Ok(_) => NETWORK_NOT_FOUND.to_owned(),
+            Err(error) => error.to_string(),
+        };
+        underlay_of_azure(&environment, &reason)?;
+        exists.map_err(|error| docker_failed("DOCKER_INSPECT_FAILED", &error))?;
+        let interface = self.0.host_interface().ok_or_else(no_default_route)?;
+        let network = NewNetwork { name: &name, subnet: interface.subnet(), snat };
+        docker
+            .create_network(network)
+            .await
+            .map_err(|error| docker_failed("DOCKER_CREATE_FAILED", &error))?;
+        tracing::info!(network = %name, subnet = %interface.subnet(), snat, "docker created a network");
+        let mut warnings = Vec::new();
+        // The network is there, whatever becomes of the rule; it is tried again with the next round.
+        if snat && let Err(error) = docker_rules::masquerade(name.clone(), interface.subnet()).await {
+            tracing::error!(network = %name, error, "the network's containers are not masqueraded");
+            warnings.push(format!("the containers of {name} are not masqueraded: {error}"));
+        }
+        Ok(Response::new(pb::CreateNetworkResponse { already_exists: false, warnings }))
     }
 
     async fn delete_network(
         &self,
-        _: Request<pb::DeleteNetworkRequest>,
+        request: Request<pb::DeleteNetworkRequest>,
     ) -> Result<Response<pb::DeleteNetworkResponse>, Status> {
-        Err(status::unimplemented("DeleteNetwork", "docker networks are not part of this daemon yet"))
+        let pb::DeleteNetworkRequest { network_name } = request.into_inner();
+        let name = network_name_of(&network_name)?;
+        let docker = &self.0.host.docker;
+        // docker would take the beginning of another network's id for a name, and delete that one.
+        let exists = docker.network_exists(&name).await;
+        let exists = exists.map_err(|error| docker_failed("DOCKER_INSPECT_FAILED", &error))?;
+        let deleted = exists && {
+            let deleted = docker.delete_network(&name).await;
+            deleted.map_err(|error| docker_failed(DOCKER_DELETE_FAILED, &error))?
+        };
+        // Also of one that somebody else deleted.
+        if let Err(error) = docker_rules::forget(name.clone()).await {
+            tracing::error!(network = %name, error, "the packet rule of a deleted network may have stayed");
+        }
+        if !deleted {
+            return Err(Failure::new(Code::NotFound, ReturnCode::NotFound, NETWORK_NOT_FOUND)
+                .detail("NETWORK_NOT_FOUND")
+                .put("network_name", &name)
+                .remedy("nothing is to be done; `docker network ls` shows what there is")
+                .into());
+        }
+        tracing::info!(network = %name, "docker deleted a network");
+        Ok(Response::new(pb::DeleteNetworkResponse {}))
     }
+}
+
+/// In the reference's words, which become part of legacy messages.
+const NETWORK_NOT_FOUND: &str = "Network not found";
+
+fn network_name_of(text: &str) -> Result<NetworkName, InvalidField> {
+    let named: Result<NetworkName, _> = convert::required("network_name", text);
+    named.map_err(|error| match text {
+        "" => error.code(ReturnCode::UnspecifiedNetworkName),
+        _ => error,
+    })
+}
+
+/// Whether the options of a network say that its containers keep their own addresses (spec/rest-contract.md §6.2: a free-form
+/// object; the reference looks for this key and not at its value).
+fn disables_snat(options_json: &str) -> Result<bool, InvalidField> {
+    if options_json.is_empty() {
+        return Ok(false);
+    }
+    let options: Option<serde_json::Map<String, serde_json::Value>> = serde_json::from_str(options_json)
+        .map_err(|_| InvalidField::new("options_json", "one JSON object is expected"))?;
+    Ok(options.is_some_and(|options| options.contains_key("DisableSNAT")))
+}
+
+/// Networks exist in one environment only (spec/rest-contract.md §6.2). `reason` is why there was none of that name before.
+fn underlay_of_azure(environment: &Environment, reason: &str) -> Result<(), Status> {
+    if docker_rules::has_networks(environment) {
+        return Ok(());
+    }
+    let (code, detail, message) = match (environment.network_type.as_str(), environment.location.as_str()) {
+        ("Underlay", "StandAlone") => (
+            ReturnCode::UnsupportedEnvironment,
+            "UNSUPPORTED_ENVIRONMENT",
+            format!("Underlay network is not supported in StandAlone environment. {reason}."),
+        ),
+        ("Overlay", _) => (
+            ReturnCode::UnsupportedEnvironment,
+            "UNSUPPORTED_ENVIRONMENT",
+            format!("Overlay support not yet available. {reason}."),
+        ),
+        (network_type, location) => (
+            ReturnCode::UnsupportedNetworkType,
+            UNKNOWN_ENVIRONMENT,
+            format!("there are no networks of type `{network_type}` in location `{location}`"),
+        ),
+    };
+    Err(Failure::new(Code::FailedPrecondition, code, message)
+        .detail(detail)
+        .put("location", &environment.location)
+        .put("network_type", &environment.network_type)
+        .remedy("record another environment with SetEnvironment: location `Azure`, network type `Underlay`")
+        .into())
+}
+
+fn no_environment() -> Status {
+    let message = "CNS is not yet initialized with environment.";
+    Failure::new(Code::FailedPrecondition, ReturnCode::UnsupportedEnvironment, message)
+        .detail("NO_ENVIRONMENT")
+        .remedy("record where the node lives with SetEnvironment")
+        .into()
+}
+
+fn docker_failed(detail: &str, error: &DockerError) -> Status {
+    let (code, return_code) = if error.is_unreachable() {
+        (Code::Unavailable, ReturnCode::UnreachableDockerDaemon)
+    } else {
+        (Code::Internal, ReturnCode::UnexpectedError)
+    };
+    let failure = Failure::new(code, return_code, error.to_string()).detail(detail);
+    let failure = match error {
+        DockerError::Unreachable { .. } | DockerError::TimedOut { .. } => failure
+            .remedy("let docker listen there (`dockerd -H`), or set Node.DockerURL to where it does")
+            .retry(RETRY_DOCKER),
+        DockerError::Refused { .. } => {
+            failure.remedy("docker's log says more; see its reason in the message")
+        }
+        DockerError::Unintelligible { .. } => {
+            failure.remedy("set Node.DockerURL to where docker listens; something else answers there")
+        }
+    };
+    failure.into()
 }

@@ -223,9 +223,7 @@ async fn every_rpc_is_answered_and_what_is_not_there_yet_says_so_by_name() {
         [
             "AssignIBDevicesToPod",
             "CreateHNSNetwork",
-            "CreateNetwork",
             "DeleteHNSNetwork",
-            "DeleteNetwork",
             "GetHomeAZ",
             "GetIBDeviceStatus",
             "GetVMUniqueID",
@@ -258,6 +256,55 @@ async fn what_is_there_answers() {
     };
     let status = node.set_orchestrator(other).await.unwrap_err();
     assert!(status.message().contains("already been registered as"), "O2: {status}");
+}
+
+#[tokio::test]
+async fn a_network_needs_an_environment_a_name_and_a_docker() {
+    // Free a moment ago: nobody listens.
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut cns = Cns::prepared(&[]);
+    let config = cns.directory().join("cns_config.json");
+    std::fs::write(&config, format!(r#"{{"Node":{{"DockerURL":"http://{nobody}"}}}}"#)).unwrap();
+    cns.set_args(&["--config-path", config.to_str().unwrap()]);
+    cns.launch().await;
+    let mut node = cns.node().await;
+    let wanted = pb::CreateNetworkRequest { network_name: "azurenet".into(), ..Default::default() };
+    let told = |status: &tonic::Status| {
+        let info = status.get_details_error_info().unwrap();
+        (status.code(), info.metadata["return_code"].clone(), info.metadata.get("detail").cloned())
+    };
+    let detail = |text: &str| Some(text.to_owned());
+
+    let status = node.create_network(wanted.clone()).await.unwrap_err();
+    assert_eq!(told(&status), (Code::FailedPrecondition, "3".into(), detail("NO_ENVIRONMENT")));
+    for (location, network_type, code, reason) in [
+        ("StandAlone", "Underlay", "3", "UNSUPPORTED_ENVIRONMENT"),
+        ("Azure", "Overlay", "3", "UNSUPPORTED_ENVIRONMENT"),
+        ("Mars", "Underlay", "1", "UNKNOWN_ENVIRONMENT"),
+    ] {
+        let environment =
+            pb::SetEnvironmentRequest { location: location.into(), network_type: network_type.into() };
+        node.set_environment(environment).await.unwrap();
+        let status = node.create_network(wanted.clone()).await.unwrap_err();
+        assert_eq!(told(&status), (Code::FailedPrecondition, code.into(), detail(reason)), "{location}");
+    }
+    let azure = pb::SetEnvironmentRequest { location: "Azure".into(), network_type: "Underlay".into() };
+    node.set_environment(azure).await.unwrap();
+    let status = node.create_network(wanted.clone()).await.unwrap_err();
+    assert_eq!(told(&status), (Code::Unavailable, "9".into(), detail("DOCKER_INSPECT_FAILED")));
+    assert!(status.get_details_retry_info().is_some(), "docker may be starting: {status}");
+
+    for (name, code) in [("", "10"), ("../x", "2"), ("a b", "2")] {
+        let create = pb::CreateNetworkRequest { network_name: name.into(), ..Default::default() };
+        let status = node.create_network(create).await.unwrap_err();
+        assert_eq!(told(&status), (Code::InvalidArgument, code.into(), detail("INVALID_FIELD")), "{name}");
+        let delete = pb::DeleteNetworkRequest { network_name: name.into() };
+        let status = node.delete_network(delete).await.unwrap_err();
+        assert_eq!(told(&status), (Code::InvalidArgument, code.into(), detail("INVALID_FIELD")), "{name}");
+    }
+    let options = pb::CreateNetworkRequest { options_json: "[1]".into(), ..wanted };
+    let status = node.create_network(options).await.unwrap_err();
+    assert_eq!(status.get_details_bad_request().unwrap().field_violations[0].field, "options_json");
 }
 
 #[tokio::test]

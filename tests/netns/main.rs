@@ -10,11 +10,17 @@
     reason = "tests; each binary uses its own part of the support modules"
 )]
 
+#[path = "../support/cns.rs"]
+mod cns_under_test;
+#[path = "../support/docker.rs"]
+mod docker_under_test;
 #[path = "../support/lab.rs"]
 mod lab;
 #[path = "../support/need.rs"]
 mod need;
 
+mod docker;
+mod host_interface;
 mod masquerade;
 mod snat;
 mod wiring;

@@ -6,6 +6,9 @@
 #[path = "../support/cns.rs"]
 #[allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 mod cns_under_test;
+#[path = "../support/docker.rs"]
+#[allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+mod docker_under_test;
 #[path = "../support/lab.rs"]
 #[allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 mod lab;

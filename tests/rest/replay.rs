@@ -8,6 +8,7 @@ use std::{
 
 use super::{
     cns_under_test::{Cns, until},
+    docker_under_test::Docker,
     http::{self, Answer},
     json::Json,
     need, pattern,
@@ -24,11 +25,14 @@ async fn daemon(vectors: &Vectors, group: &Daemon) -> (Cns, SocketAddr) {
         vec!["-c".to_owned(), format!("tcp://127.0.0.1:{port}")]
     };
     let mut cns = Cns::prepared(&[]);
-    if let Some(config) = &group.config {
-        let path = cns.directory().join("cns_config.json");
-        fs::write(&path, vectors.json(config).unwrap().to_string()).unwrap();
-        args.extend(["--config-path".to_owned(), path.to_str().unwrap().to_owned()]);
-    } else if group.args.is_empty() {
+    let path = cns.directory().join("cns_config.json");
+    let content = match &group.config {
+        Some(config) => vectors.json(config).unwrap().to_string(),
+        None => serde_json::json!({"Node": {"DockerURL": docker(group)}}).to_string(),
+    };
+    fs::write(&path, content).unwrap();
+    args.extend(["--config-path".to_owned(), path.to_str().unwrap().to_owned()]);
+    if group.config.is_none() && group.args.is_empty() {
         args.extend(["--standalone-cidr".to_owned(), "10.244.0.0/28".to_owned()]);
     }
     args.extend(group.args.iter().cloned());
@@ -37,6 +41,19 @@ async fn daemon(vectors: &Vectors, group: &Daemon) -> (Cns, SocketAddr) {
     let server = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     until("the REST listener", || async { tokio::net::TcpStream::connect(server).await.is_ok() }).await;
     (cns, server)
+}
+
+/// Where the group's docker is. That of the machine is no part of a test.
+fn docker(group: &Daemon) -> String {
+    let Some(wanted) = &group.docker else {
+        let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+        return format!("http://{nobody}");
+    };
+    let docker = Docker::start(&wanted.networks);
+    for (method, fault) in &wanted.faults {
+        docker.set_fault(method, Some(*fault));
+    }
+    docker.url()
 }
 
 /// A daemon with these arguments and a REST listener.

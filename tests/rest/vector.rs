@@ -10,7 +10,7 @@ use base64::Engine as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::json::Json;
+use super::{docker_under_test::Fault, json::Json};
 
 /// Where the files are.
 pub(crate) fn directory() -> PathBuf {
@@ -53,6 +53,18 @@ pub(crate) struct Daemon {
     /// Ask the local listener, which there is where `-c` is not given.
     #[serde(default)]
     pub(crate) local: bool,
+    /// The docker that the daemon finds; without, it finds none.
+    pub(crate) docker: Option<Docker>,
+}
+
+/// A docker with these networks, and calls of these methods going wrong.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Docker {
+    #[serde(default)]
+    pub(crate) networks: Vec<String>,
+    #[serde(default)]
+    pub(crate) faults: BTreeMap<String, Fault>,
 }
 
 #[derive(Debug, Deserialize)]

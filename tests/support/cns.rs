@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io,
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
@@ -27,6 +28,7 @@ pub struct Cns {
     netns: Option<PathBuf>,
     /// The soft limit of open files that it is started with.
     open_files: Option<u32>,
+    unprivileged: bool,
     child: Option<Child>,
 }
 
@@ -46,6 +48,7 @@ impl Cns {
             args: args.iter().map(ToString::to_string).collect(),
             netns: None,
             open_files: None,
+            unprivileged: false,
             child: None,
         }
     }
@@ -59,6 +62,12 @@ impl Cns {
     /// Starts it with this soft limit of open files.
     pub fn with_open_files(mut self, soft: u32) -> Self {
         self.open_files = Some(soft);
+        self
+    }
+
+    /// Lets it run as a user without privileges; only root can.
+    pub fn unprivileged(mut self) -> Self {
+        self.unprivileged = true;
         self
     }
 
@@ -105,6 +114,15 @@ impl Cns {
             }
             None => Command::new(program),
         };
+        if self.unprivileged {
+            const NOBODY: u32 = 65_534;
+            // The build's directory may be closed to others.
+            let copy = self.directory().join("cns");
+            std::fs::copy(program, &copy).expect("a copy of the binary");
+            std::os::unix::fs::chown(self.directory(), Some(NOBODY), Some(NOBODY)).expect("root");
+            command = Command::new(copy);
+            command.uid(NOBODY).gid(NOBODY);
+        }
         command
             .args(["--masquerade=false", "--log-level", "info"])
             .arg("--state-dir")

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use ipnet::IpNet;
 
 use super::{COMMENT, FORWARD_COMMENT, Masquerade, RulesError, run};
-use crate::model::Family;
+use crate::model::{Family, NetworkName};
 
 const CHAIN: &str = "CNS-MASQUERADE";
 /// In the table `filter`, where somebody else drops what is forwarded.
@@ -142,6 +142,66 @@ fn transaction(wish: &Masquerade, family: Family, present: &str) -> String {
     }
     text.push_str("COMMIT\n");
     text
+}
+
+/// A rule for each docker network stands by itself and is known by its comment: the network's subnet may be another one by now.
+pub(super) fn masquerade_network(network: &NetworkName, subnet: IpNet) -> Result<bool, RulesError> {
+    let family = Family::of(subnet.addr());
+    for (_, save, restore) in PROGRAMS.into_iter().filter(|(of, ..)| *of == family) {
+        let present = run(save, &["-t", "nat"], "")?;
+        let mut there = rules_of(network, &present);
+        let source = format!("-s {subnet} ");
+        if there.next().is_some_and(|rule| rule.contains(&source)) && there.next().is_none() {
+            return Ok(false);
+        }
+        commit(restore, &network_transaction(network, subnet, &present))?;
+    }
+    Ok(true)
+}
+
+/// Takes the network's rule away, in whatever family it is.
+pub(super) fn forget_network(network: &NetworkName) -> Result<(), RulesError> {
+    for (_, save, restore) in PROGRAMS {
+        let present = run(save, &["-t", "nat"], "")?;
+        if rules_of(network, &present).next().is_some() {
+            commit(restore, &format!("*nat\n{}COMMIT\n", without_rules_of(network, &present)))?;
+        }
+    }
+    Ok(())
+}
+
+fn network_comment(network: &NetworkName) -> String {
+    format!("--comment \"cns: docker network {network}\"")
+}
+
+fn network_transaction(network: &NetworkName, subnet: IpNet, present: &str) -> String {
+    let mut text = format!("*nat\n{}", without_rules_of(network, present));
+    // The host agents know this machine's containers by their own addresses.
+    let agents = if subnet.addr().is_ipv4() { "-m iprange ! --dst-range 168.63.129.16 " } else { "" };
+    let comment = network_comment(network);
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "-A POSTROUTING -s {subnet} ! -d {subnet} {agents}-m addrtype ! --dst-type LOCAL -m comment {comment} -j MASQUERADE"
+    );
+    text.push_str("COMMIT\n");
+    text
+}
+
+/// The rules of a network that a saved table shows, without their `-A POSTROUTING`.
+fn rules_of<'a>(network: &NetworkName, present: &'a str) -> impl Iterator<Item = &'a str> {
+    let comment = network_comment(network);
+    present
+        .lines()
+        .filter_map(|line| line.strip_prefix("-A POSTROUTING "))
+        .filter(move |rule| rule.contains(&comment))
+}
+
+fn without_rules_of(network: &NetworkName, present: &str) -> String {
+    rules_of(network, present).fold(String::new(), |mut text, rule| {
+        let _ = writeln!(text, "-D POSTROUTING {rule}");
+        text
+    })
 }
 
 /// The jumps from one chain to another that a saved table shows, without their `-A CHAIN`.

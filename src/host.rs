@@ -1,0 +1,3 @@
+//! Clients of the machine's agents.
+
+pub mod docker;
