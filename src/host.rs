@@ -7,6 +7,7 @@
 //! Nothing here knows the ledger or a channel mode: what an answer means is decided by who asked.
 
 pub mod http;
+pub mod nmagent;
 pub mod wireserver;
 
 #[cfg(any(test, feature = "test-util"))]
