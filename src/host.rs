@@ -6,7 +6,9 @@
 //!
 //! Nothing here knows the ledger or a channel mode: what an answer means is decided by who asked.
 
+pub mod dnc;
 pub mod http;
+pub mod imds;
 pub mod nmagent;
 pub mod wireserver;
 
