@@ -9,6 +9,7 @@
 pub mod dnc;
 pub mod http;
 pub mod imds;
+pub mod keyvault;
 pub mod nmagent;
 pub mod wireserver;
 

@@ -268,12 +268,11 @@ fn network_containers(body: &[u8]) -> Result<NodeNetworkContainers, ReadFault> {
         match read {
             Ok((id, version)) => {
                 let nc = DncNetworkContainer { id: id.clone(), version, json };
-                match known.get(&id).and_then(|at: &usize| found.ncs.get_mut(*at)) {
-                    Some(before) => *before = nc,
-                    None => {
-                        known.insert(id, found.ncs.len());
-                        found.ncs.push(nc);
-                    }
+                if let Some(before) = known.get(&id).and_then(|at: &usize| found.ncs.get_mut(*at)) {
+                    *before = nc;
+                } else {
+                    known.insert(id, found.ncs.len());
+                    found.ncs.push(nc);
                 }
             }
             // A hostile list must not fill the log.

@@ -79,12 +79,11 @@ pub(super) fn unwrap(answer: Answer) -> Result<Unwrapped, ReadFault> {
         Some(other) => return Err(fault(format!("{KEY} is {other}, not a string"))),
         None => return Err(fault(format!("no {KEY} property returned in Wireserver response"))),
     };
-    match text.parse() {
-        Ok(status @ 100..=999) => Ok(Unwrapped { by: Answerer::Nmagent, status, body }),
-        _ => {
-            let shown: String = text.chars().take(16).flat_map(char::escape_default).collect();
-            Err(fault(format!("{KEY} `{shown}` is not an HTTP status")))
-        }
+    if let Ok(status @ 100..=999) = text.parse() {
+        Ok(Unwrapped { by: Answerer::Nmagent, status, body })
+    } else {
+        let shown: String = text.chars().take(16).flat_map(char::escape_default).collect();
+        Err(fault(format!("{KEY} `{shown}` is not an HTTP status")))
     }
 }
 
