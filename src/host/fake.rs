@@ -1,6 +1,6 @@
 //! Agents to try against: NMAgent behind wireserver, IMDS, DNC and Key Vault on local TCP ports, in the wire format of
 //! spec/host-agents.md, with faults on demand. For tests, and for operators who want to see a channel mode without a cloud
-//! (`cargo run --example fake-agents`).
+//! (`cargo run --features test-util --example fake-agents`).
 //!
 //! HTTP is spoken by hand here, because a server library would not let a body be cut, an answer hang or a length lie. It is as
 //! strict as the real ones are known to be: 411 for a POST without a length, 400 for IMDS without `Metadata: true`, and 400 for a
@@ -11,7 +11,7 @@ mod wire;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io,
+    fmt, io,
     net::{Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -22,7 +22,7 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::http::BaseUrl;
+use super::http::{BaseUrl, redacted};
 
 /// Which of the agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -166,6 +166,14 @@ pub struct Recorded {
     pub headers: BTreeMap<String, String>,
     /// The body.
     pub body: Bytes,
+}
+
+/// One line for people, without tokens.
+impl fmt::Display for Recorded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let target = redacted(&answer::percent_decoded(&self.target));
+        write!(f, "{:?}  {} {} ({} bytes)", self.agent, self.method, target.escape_debug(), self.body.len())
+    }
 }
 
 #[derive(Debug)]
