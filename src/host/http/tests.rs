@@ -181,3 +181,30 @@ async fn https_is_checked_against_the_roots() {
     let error = ask(&client).await.unwrap_err();
     assert!(matches!(&error.fault, AgentFault::Connect { why } if why.contains("UnknownIssuer")), "{error}");
 }
+
+/// The time to connect holds for TLS, too: a peer may accept and then say nothing.
+#[tokio::test]
+async fn connecting_has_its_own_time() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base: BaseUrl = format!("https://{}", silent.local_addr().unwrap()).parse().unwrap();
+    let limits = Limits { connect: Duration::from_millis(50), ..limits() };
+    let client = HttpClient::new("DNC", base, limits, Roots::These(Vec::new())).unwrap();
+    assert_eq!(
+        fault(&client).await,
+        AgentFault::Timeout { waiting: Waiting::Connect, after: limits.connect }
+    );
+}
+
+/// The reference's clients honour the environment's proxy, which would see tokens and this VM's metadata (spec/security.md §8.7).
+/// Another test runs in a process whose environment names proxies that nobody answers at.
+#[test]
+fn proxies_of_the_environment_are_not_used() {
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "host::http::tests::redirects_are_not_followed"]);
+    for name in ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"] {
+        child.env(name, "http://127.0.0.1:1");
+    }
+    let output = child.env_remove("NO_PROXY").env_remove("no_proxy").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
