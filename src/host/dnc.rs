@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     gojson::{self, List, Raw},
-    model::NcId,
+    model::{NcId, dashed_nc_id},
 };
 
 /// Which node asks which DNC. The ids are those of the configuration; they are encoded, so any text is safe.
@@ -261,7 +261,7 @@ fn network_containers(body: &[u8]) -> Result<NodeNetworkContainers, ReadFault> {
     for json in list.0 {
         let read = gojson::decode::<Entry>(json.get().unwrap_or_default().as_bytes())
             .map_err(|error| error.to_string())
-            .and_then(|entry| match entry.id.parse::<NcId>() {
+            .and_then(|entry| match dashed_nc_id(&entry.id).parse::<NcId>() {
                 Ok(id) => Ok((id, entry.version)),
                 Err(error) => Err(error.to_string()),
             });
@@ -392,7 +392,7 @@ mod tests {
         let whole = json!({"NetworkContainerid": NC, "Version": "10", "AuthorizationToken": "secret", "x": addresses});
         agents.world(|world| {
             world.dnc_ncs = vec![
-                json!({"networkcontainerID": format!("Swift_{NC}"), "Version": "9"}),
+                json!({"networkcontainerID": format!("Swift_{{{NC}}}"), "Version": "9"}),
                 json!({"NetworkContainerid": "no uuid"}),
                 json!(null),
                 whole.clone(),

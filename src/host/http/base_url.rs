@@ -121,8 +121,8 @@ impl FromStr for BaseUrl {
             }
             Some(_) => return Err(invalid("the port is not a number")),
         };
-        if !path.bytes().all(|b| b.is_ascii_graphic()) {
-            return Err(invalid("the path has characters that are not ASCII"));
+        if !path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:".contains(&b)) {
+            return Err(invalid("its path has characters that a URL's path cannot have"));
         }
         Ok(Self { https, host, port, path: path.trim_end_matches('/').to_owned() })
     }
@@ -158,7 +158,23 @@ impl From<std::net::SocketAddr> for BaseUrl {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn what_parses_is_a_url_and_means_itself(
+            text in "(https?://)?(\\[|[a-z0-9.:_-]{0,12}|fd00::1|10\\.0\\.0\\.4)\\]?(:[0-9]{0,6})?(/[ -~]{0,9})?|.{0,20}",
+        ) {
+            if let Ok(base) = text.parse::<BaseUrl>() {
+                let uri: ::http::Uri = base.uri("/a?b=c").parse().unwrap();
+                prop_assert_eq!(uri.query(), Some("b=c"));
+                prop_assert_eq!(uri.host(), Some(base.host()));
+                prop_assert_eq!(base.to_string().parse::<BaseUrl>().unwrap(), base);
+            }
+        }
+    }
 
     #[test]
     fn every_spelling_of_an_address_means_one_thing() {
@@ -201,6 +217,8 @@ mod tests {
             "user:secret@h",
             "ho$t",
             "h/\u{e9}",
+            "h/<",
+            "h/{x}",
             "h\\x",
         ] {
             let error = bad.parse::<BaseUrl>().unwrap_err().to_string();

@@ -203,7 +203,22 @@ pub(in crate::host) fn redacted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn no_body_makes_it_panic_or_keeps_a_token(
+            before in "(authenticationToken|/|%2F|é|İ|api-version| |.){0,12}",
+            after in "(/api-version/1| |\"|&).{0,12}",
+        ) {
+            let text = format!("{before} authenticationToken/QQQQQQ{after}");
+            prop_assert!(!redacted(&text).contains("QQQQQQ"), "{}", redacted(&text));
+            prop_assert!(!excerpt(text.as_bytes()).contains("QQQQQQ"));
+            let _ = excerpt(&text.as_bytes()[1..]);
+        }
+    }
 
     #[test]
     fn tokens_are_blanked_however_the_path_is_written() {

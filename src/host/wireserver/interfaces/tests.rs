@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 fn list(inner: &str) -> HostInterfaces {
@@ -127,5 +129,18 @@ fn macs_are_read_in_the_spellings_of_agents() {
         ["", "000D3AF9DCA", "000D3AF9DCA6A", "000D3AF9DCAG", "0.00d3af9dca.6", "+00D3AF9DCA6", "é00D3AF9DCA"]
     {
         assert_eq!(parse_mac(text), None, "{text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_like_xml_makes_it_panic(
+        text in "(<Interfaces>|</Interfaces>|<Interface |<IPSubnet Prefix='10.0.0.0/8'>|<IPAddress Address='|IsPrimary=|'1'|/>|>|&|;|<!|\\[|é|.){0,20}",
+        bytes in proptest::collection::vec(any::<u8>(), 0..60),
+    ) {
+        let _ = HostInterfaces::decode(text.as_bytes());
+        let _ = HostInterfaces::decode(format!("<Interfaces>{text}").as_bytes());
+        let _ = HostInterfaces::decode(&bytes);
+        let _ = parse_mac(&text);
     }
 }

@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 const NC: &str = "5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11";
@@ -113,4 +115,27 @@ fn virtual_networks_are_uuids() {
 fn a_target_shows_no_token() {
     let target = PublishTarget::from_url(&url("10.0.0.4", NC, "secret")).unwrap();
     assert!(!format!("{target:?} {:?}", target.token).contains("secret"));
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_accepted_stays_one_value_of_one_parameter(
+        interface in "10\\.0\\.0\\.4|fd00::4|.{0,12}",
+        nc in "(Swift_)?5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a1[0-9a-g]|.{0,12}",
+        token in "[A-Za-z0-9._~+/=%&#? -]{0,38}|.{0,12}",
+    ) {
+        if let Ok(target) = PublishTarget::from_url(&url(&interface, &nc, &token)) {
+            let kind = target.kind();
+            prop_assert!(kind.bytes().all(|b| b.is_ascii_alphanumeric() || b"/%-._~".contains(&b)), "{}", kind);
+            let decoded = percent_decode_str(&kind).decode_utf8().unwrap();
+            prop_assert_eq!(decoded.matches("/api-version/").count(), 1);
+            prop_assert!(!decoded.contains("/method/") && !decoded.contains("/../"));
+        }
+    }
+
+    #[test]
+    fn no_url_makes_it_panic(url in ".{0,60}", tail in "(NetworkManagement/interfaces/|/networkContainers/|/authenticationToken/|/api-version/1|.){0,12}") {
+        let _ = PublishTarget::from_url(&url);
+        let _ = PublishTarget::from_url(&format!("?type={tail}"));
+    }
 }
