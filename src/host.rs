@@ -1,3 +1,67 @@
-//! Clients of the machine's agents.
+//! Clients of the machine's agents: NMAgent and wireserver, IMDS, DNC, Key Vault (spec/host-agents.md), and docker.
+//!
+//! They share one HTTP layer, [`http`]: no proxy, no redirect, bounded time and size. Each client is a cheap handle that can be
+//! cloned; `within` gives one with less time; `state` tells how the agent last answered, for `cnsctl status`. A call is
+//! cancelled by dropping its future.
+//!
+//! Nothing here knows the ledger or a channel mode: what an answer means is decided by who asked.
 
+pub mod dnc;
 pub mod docker;
+pub mod http;
+pub mod imds;
+pub mod keyvault;
+pub mod nmagent;
+pub mod wireserver;
+
+#[cfg(any(test, feature = "test-util"))]
+pub mod fake;
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tokio_util::sync::CancellationToken;
+
+    use super::{dnc, fake, http, imds, keyvault, nmagent, wireserver};
+
+    /// Services spawn these calls; an `&` to something unsendable inside one would show there only.
+    #[tokio::test]
+    async fn every_call_can_be_made_from_a_task() {
+        fn sendable<T>(_: &(impl Future<Output = T> + Send)) {}
+        let agents = fake::FakeAgents::start().await.unwrap();
+        let limits = http::Limits::default();
+        let base = agents.base(fake::Agent::Wireserver);
+        let nc = "5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11".parse().unwrap();
+        let target =
+            wireserver::PublishTarget::new("10.0.0.4".parse().unwrap(), &nc, "t".parse().unwrap()).unwrap();
+        let vnet = "9f1c4a6e-1f5e-4d39-8a5b-1b0d3c1f7e21".parse().unwrap();
+
+        let wireserver = wireserver::Wireserver::new(&base, limits).unwrap();
+        sendable(&wireserver.interfaces());
+        sendable(&wireserver.join_network(&vnet));
+        sendable(&wireserver.publish(&target, Bytes::new()));
+        sendable(&wireserver.unpublish(&target, Bytes::new()));
+        let nmagent = nmagent::Nmagent::new(&base, limits).unwrap();
+        sendable(&nmagent.nc_versions());
+        sendable(&nmagent.join_network(&vnet));
+        let imds = imds::Imds::new(&agents.base(fake::Agent::Imds), limits).unwrap();
+        sendable(&imds.interfaces());
+        sendable(&imds.compute());
+        let config = dnc::DncConfig {
+            endpoint: agents.base(fake::Agent::Dnc),
+            infrastructure_network_id: "v".into(),
+            node_id: "n".into(),
+        };
+        let dnc = dnc::Dnc::new(config, dnc::DNC_LIMITS, http::Roots::System).unwrap();
+        let node = dnc::NodeRegistration { num_cores: 1, nmagent_supported_apis: Vec::new() };
+        sendable(&dnc.register_patiently(&node, dnc::RegisterPatience::default(), &CancellationToken::new()));
+        sendable(&dnc.network_containers());
+        let config = keyvault::KeyVaultConfig {
+            url: agents.base(fake::Agent::KeyVault),
+            certificate_name: "c".into(),
+            identity: "/subscriptions/0".into(),
+        };
+        let vault = keyvault::KeyVault::new(config, imds, limits, http::Roots::System).unwrap();
+        sendable(&vault.certificate());
+    }
+}

@@ -11,12 +11,12 @@
 //!        │
 //!      store ─── a log with one flush a batch, and redb behind it
 //!
-//!     host ───── clients of the machine's agents
+//!     host ───── clients of the machine's agents: NMAgent, wireserver, IMDS, DNC, Key Vault
 //!     nic ────── netlink, namespaces, packet rules: used by the plugin, the reconciler and `app`
 //! ```
 //!
-//! Imports go downwards only: `app → gateway → service → ledger → model`. [`store`], [`host`] and [`nic`] are adapters that know [`model`] and
-//! are handed to the others as values. [`model`] and the transitions in [`ledger`] do no I/O and read no clock.
+//! Imports go downwards only: `app → gateway → service → ledger → model`. [`store`], [`nic`] and [`host`] are adapters that know
+//! [`model`] and are handed to the others as values. [`model`] and the transitions in [`ledger`] do no I/O and read no clock.
 //!
 //! Where to start reading: a pod's request comes in at `service/ipam.rs`, is decided in `ledger/transition/request.rs`, made
 //! durable by `ledger/writer.rs` through `store.rs`, and wired by `nic/transparent.rs` in the plugin (`clients/cni`).

@@ -18,6 +18,8 @@ mod time;
 pub use addr::{Family, InvalidMacAddr, MacAddr, NotAnAddress, parse_ip};
 pub use endpoint::{Endpoint, EndpointInterface, Sandbox};
 pub use host_interface::HostInterface;
+#[cfg(feature = "daemon")]
+pub(crate) use ids::dashed_nc_id;
 pub use ids::{ContainerId, IfName, InvalidId, IpConfigId, NODE_SUBNET_NC_ID, NcId, NetworkName};
 pub use ip_config::{Assignment, IpRecord, IpState, IpStateKind, OnRelease, Tombstone};
 pub use journal::{Actor, ChangeNote, JournalEntry, Operation, Outcome};

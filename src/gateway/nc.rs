@@ -8,12 +8,12 @@ use super::{
     reply::Nested,
     types::{
         CreateNetworkContainerRequest, GetNetworkContainerResponse, IpSubnet, NetworkInterfaceInfo, Response,
-        dashed, nc_type_number, pod_of,
+        nc_type_number, pod_of,
     },
 };
 use crate::{
     gojson::{self, List, Raw},
-    model::ReturnCode,
+    model::{ReturnCode, dashed_nc_id},
     proto::v1::{self as pb, network_container_service_server::NetworkContainerService as _},
     service::check_nc,
 };
@@ -103,7 +103,7 @@ pub(super) async fn delete(gateway: &Gateway, call: &Call) -> Reply {
         let message = "[Azure CNS] Error. NetworkContainerid is empty";
         return Reply::nested(Response::new(ReturnCode::NetworkContainerNotSpecified, message));
     }
-    let message = pb::DeleteNetworkContainerRequest { id: dashed(&id) };
+    let message = pb::DeleteNetworkContainerRequest { id: dashed_nc_id(&id) };
     match gateway.context.network_containers().delete_network_container(call.ask(message)).await {
         Ok(_) => Reply::nested(Response::default()),
         Err(status) => {
@@ -309,7 +309,7 @@ pub(super) async fn interface(gateway: &Gateway, call: &Call) -> Reply {
         Ok(request) => request,
         Err(error) => return Reply::undecodable(&error),
     };
-    let message = pb::GetInterfaceForContainerRequest { network_container_id: dashed(&id) };
+    let message = pb::GetInterfaceForContainerRequest { network_container_id: dashed_nc_id(&id) };
     let found = gateway.context.network_containers().get_interface_for_container(call.ask(message)).await;
     Reply::json(&match found {
         Ok(found) => {

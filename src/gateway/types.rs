@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     gojson::{Bytes, List, Raw},
-    model::{NcType, NicType, OrchestratorType, ReturnCode},
+    model::{NcType, NicType, OrchestratorType, ReturnCode, dashed_nc_id},
     proto::v1 as pb,
 };
 
@@ -295,7 +295,7 @@ impl CreateNetworkContainerRequest {
         };
         Ok(pb::NetworkContainer {
             r#type: nc_type_number(&self.nc_type).unwrap_or(UNKNOWN),
-            id: dashed(&self.id),
+            id: dashed_nc_id(&self.id),
             version: self.version,
             host_primary_ip: self.host_primary_ip,
             primary_interface_identifier: self.primary_interface_identifier,
@@ -339,23 +339,6 @@ impl CreateNetworkContainerRequest {
             }),
         })
     }
-}
-
-/// An NC id in the contract's form. Go's parser of UUIDs takes it as a URN, in braces and without dashes, too (§6.8); what is
-/// none of these is left to be refused.
-pub(super) fn dashed(id: &str) -> String {
-    const SWIFT: &str = "Swift_";
-    let (prefix, bare) = id.strip_prefix(SWIFT).map_or(("", id), |bare| (SWIFT, bare));
-    let braced = bare.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
-    let urn = bare.split_at_checked(9).filter(|(urn, _)| urn.eq_ignore_ascii_case("urn:uuid:"));
-    if let Some(uuid) = braced.or(urn.map(|(_, uuid)| uuid)) {
-        return format!("{prefix}{uuid}");
-    }
-    if bare.len() == 32 && bare.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        let parts = [&bare[..8], &bare[8..12], &bare[12..16], &bare[16..20], &bare[20..]];
-        return format!("{prefix}{}", parts.join("-"));
-    }
-    id.to_owned()
 }
 
 #[derive(Clone, Debug, Default, Serialize)]

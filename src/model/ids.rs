@@ -56,6 +56,23 @@ impl NcId {
     }
 }
 
+/// A legacy NC id in the form that [`NcId`] parses. Go's parser of UUIDs takes it as a URN, in braces and without dashes, too
+/// (spec/rest-contract.md §6.8); what is none of these is left to be refused.
+#[cfg(feature = "daemon")]
+pub(crate) fn dashed_nc_id(id: &str) -> String {
+    let (prefix, bare) = id.strip_prefix(SWIFT_PREFIX).map_or(("", id), |bare| (SWIFT_PREFIX, bare));
+    let braced = bare.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    let urn = bare.split_at_checked(9).filter(|(urn, _)| urn.eq_ignore_ascii_case("urn:uuid:"));
+    if let Some(uuid) = braced.or(urn.map(|(_, uuid)| uuid)) {
+        return format!("{prefix}{uuid}");
+    }
+    if bare.len() == 32 && bare.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        let parts = [&bare[..8], &bare[8..12], &bare[12..16], &bare[16..20], &bare[20..]];
+        return format!("{prefix}{}", parts.join("-"));
+    }
+    id.to_owned()
+}
+
 impl FromStr for NcId {
     type Err = InvalidId;
 
@@ -246,6 +263,21 @@ mod tests {
         assert_eq!(plain, other);
         assert_eq!(HashSet::from([plain, other.clone()]).len(), 1);
         assert_eq!(other.as_str(), format!("Swift_{}", NC1.to_uppercase()));
+    }
+
+    #[cfg(feature = "daemon")]
+    #[test]
+    fn legacy_nc_ids_have_four_forms() {
+        let bare = NC1.replace('-', "");
+        for text in
+            [NC1.to_owned(), format!("{{{NC1}}}"), format!("urn:uuid:{NC1}"), format!("URN:UUID:{NC1}"), bare]
+        {
+            assert_eq!(dashed_nc_id(&text), NC1);
+            assert_eq!(dashed_nc_id(&format!("Swift_{text}")), format!("Swift_{NC1}"));
+        }
+        for other in ["", "{", "x", "{x", "urn:uuid:", "ü".repeat(16).as_str()] {
+            assert!(dashed_nc_id(other).parse::<NcId>().is_err(), "{other}");
+        }
     }
 
     #[test]
