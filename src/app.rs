@@ -23,7 +23,7 @@ pub use self::modes::remove_masquerade;
 use crate::{
     config::{ChannelMode, Config, RestAddress, TlsVersion},
     gateway::{self, Gateway},
-    host::docker::Docker,
+    host::{Agents, docker::Docker, http::ClientError},
     ledger::{Health, Ledger, LedgerConfig, LedgerError, WriterThread},
     proto,
     reconcile::{self, Settings},
@@ -94,6 +94,9 @@ pub enum AppError {
     /// A channel mode that is not part of this version.
     #[error("ChannelMode {0} is not part of this version")]
     Mode(ChannelMode),
+    /// A client of an agent of the machine.
+    #[error("{0}")]
+    Agent(#[from] ClientError),
     /// Packet rules.
     #[error("--masquerade: {0}; run with --masquerade=false to do without")]
     Masquerade(String),
@@ -170,7 +173,11 @@ impl App {
         };
         let host_interface = host_interface::Keeper::start().await;
         let docker = Docker::new(config.docker_url.clone());
-        let host = Host { interface: host_interface.told(), docker };
+        let agents = match config.channel_mode {
+            ChannelMode::Standalone => None,
+            _ => Some(Agents::new(&config.wireserver_url, &config.imds_url)?),
+        };
+        let host = Host { interface: host_interface.told(), docker, agents };
         let legacy = Arc::new(LegacyFiles);
         let context = Context::new(ledger.clone(), facts, host, journal, legacy, stopping.clone());
         match config.channel_mode {

@@ -34,7 +34,11 @@ pub use rest::{DEFAULT_PORT, RestAddress, RestListeners, RestTls, RestUrlError, 
 use serde::Serialize;
 
 use crate::{
-    host::docker::DockerUrl,
+    host::{
+        docker::DockerUrl,
+        http::{BaseUrl, InvalidBaseUrl},
+        imds::IMDS,
+    },
     model::PodKeyScheme,
     paths::DefaultPaths,
     pool::static_cidr::{StaticNc, StaticNcError, check_overlap},
@@ -109,6 +113,10 @@ pub struct Config {
     pub drain_timeout: Duration,
     /// Where docker's API is.
     pub docker_url: DockerUrl,
+    /// Where wireserver is, with NMAgent behind it (`WireserverIP`).
+    pub wireserver_url: BaseUrl,
+    /// Where the instance metadata service is (`Node.IMDSURL`).
+    pub imds_url: BaseUrl,
     /// What is logged, in tracing's directive syntax.
     pub log_level: String,
     /// How.
@@ -528,6 +536,11 @@ impl Config {
             max_concurrent_requests: usize::try_from(max_concurrent_requests).unwrap_or(1 << 20),
             drain_timeout: args.drain_timeout.or(node.drain_timeout_secs).unwrap_or(Duration::from_secs(10)),
             docker_url: node.docker_url.clone().unwrap_or_default(),
+            wireserver_url: agent_url(&file.key("WireserverIP"), &settings.wireserver_ip)?,
+            imds_url: match &node.imds_url {
+                Some(url) => url.clone(),
+                None => agent_url("IMDS", IMDS)?,
+            },
             log_level: log_level(command, &file)?,
             log_format: args.log_format.or(node.log_format).unwrap_or_default(),
             log_target,
@@ -631,6 +644,10 @@ fn rest_listeners(
     };
     listeners.tls = rest_tls(&listeners.main, file)?;
     Ok(Some(listeners))
+}
+
+fn agent_url(key: &str, text: &str) -> Result<BaseUrl, ConfigError> {
+    text.parse().map_err(|error: InvalidBaseUrl| ConfigError::value(key, text, error))
 }
 
 /// The TLS listener. What is asked for and cannot be is an error: a client that was promised TLS must not get cleartext.

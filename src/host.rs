@@ -14,15 +14,44 @@ pub mod keyvault;
 pub mod nmagent;
 pub mod wireserver;
 
-#[cfg(any(test, feature = "test-util"))]
-pub mod fake;
+use self::{
+    http::{BaseUrl, ClientError, Limits},
+    imds::Imds,
+    nmagent::Nmagent,
+    wireserver::Wireserver,
+};
+
+/// The agents that every Azure machine has.
+#[derive(Clone, Debug)]
+pub struct Agents {
+    /// NMAgent, through wireserver.
+    pub nmagent: Nmagent,
+    /// Wireserver itself.
+    pub wireserver: Wireserver,
+    /// The instance metadata service.
+    pub imds: Imds,
+}
+
+impl Agents {
+    /// At these addresses. Nothing is asked yet.
+    pub fn new(wireserver: &BaseUrl, imds: &BaseUrl) -> Result<Self, ClientError> {
+        let limits = Limits::default();
+        Ok(Self {
+            nmagent: Nmagent::new(wireserver, limits)?,
+            wireserver: Wireserver::new(wireserver, limits)?,
+            imds: Imds::new(imds, limits)?,
+        })
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
     use tokio_util::sync::CancellationToken;
 
-    use super::{dnc, fake, http, imds, keyvault, nmagent, wireserver};
+    use cns_fake_agents as fake;
+
+    use super::{dnc, http, imds, keyvault, nmagent, wireserver};
 
     /// Services spawn these calls; an `&` to something unsendable inside one would show there only.
     #[tokio::test]
@@ -30,7 +59,7 @@ mod tests {
         fn sendable<T>(_: &(impl Future<Output = T> + Send)) {}
         let agents = fake::FakeAgents::start().await.unwrap();
         let limits = http::Limits::default();
-        let base = agents.base(fake::Agent::Wireserver);
+        let base: http::BaseUrl = agents.url(fake::Agent::Wireserver).parse().unwrap();
         let nc = "5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11".parse().unwrap();
         let target =
             wireserver::PublishTarget::new("10.0.0.4".parse().unwrap(), &nc, "t".parse().unwrap()).unwrap();
@@ -44,11 +73,11 @@ mod tests {
         let nmagent = nmagent::Nmagent::new(&base, limits).unwrap();
         sendable(&nmagent.nc_versions());
         sendable(&nmagent.join_network(&vnet));
-        let imds = imds::Imds::new(&agents.base(fake::Agent::Imds), limits).unwrap();
+        let imds = imds::Imds::new(&agents.url(fake::Agent::Imds).parse().unwrap(), limits).unwrap();
         sendable(&imds.interfaces());
         sendable(&imds.compute());
         let config = dnc::DncConfig {
-            endpoint: agents.base(fake::Agent::Dnc),
+            endpoint: agents.url(fake::Agent::Dnc).parse().unwrap(),
             infrastructure_network_id: "v".into(),
             node_id: "n".into(),
         };
@@ -57,7 +86,7 @@ mod tests {
         sendable(&dnc.register_patiently(&node, dnc::RegisterPatience::default(), &CancellationToken::new()));
         sendable(&dnc.network_containers());
         let config = keyvault::KeyVaultConfig {
-            url: agents.base(fake::Agent::KeyVault),
+            url: agents.url(fake::Agent::KeyVault).parse().unwrap(),
             certificate_name: "c".into(),
             identity: "/subscriptions/0".into(),
         };

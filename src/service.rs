@@ -26,7 +26,7 @@ use tonic::{Request, service::Routes};
 
 use self::{peer::Caller, sandbox::Sandboxes};
 use crate::{
-    host::docker::Docker,
+    host::{Agents, docker::Docker},
     ledger::{Ledger, LegacyState, View},
     model::{
         Actor, ContainerId, HostInterface, IpRecord, JournalEntry, NcType, OrchestratorType, PodIdentity,
@@ -62,6 +62,8 @@ pub struct Host {
     pub interface: Receiver<Option<HostInterface>>,
     /// docker on this machine.
     pub docker: Docker,
+    /// The agents of an Azure machine; `None` in modes that have none.
+    pub agents: Option<Agents>,
 }
 
 /// The journal's reading side.

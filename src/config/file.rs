@@ -17,7 +17,10 @@ use super::{
     mode::ChannelMode,
     rest::listen_address,
 };
-use crate::host::docker::{DockerUrl, InvalidDockerUrl};
+use crate::host::{
+    docker::{DockerUrl, InvalidDockerUrl},
+    http::BaseUrl,
+};
 
 /// The largest number that Go's fields and timers take without overflow in any unit here.
 const MOST: i64 = i32::MAX as i64;
@@ -282,6 +285,13 @@ fn ids(found: Found<'_>) -> Read<Vec<u32>> {
 
 fn texts(found: Found<'_>) -> Read<Vec<String>> {
     found.list(|item| item.text())
+}
+
+fn base_url(found: Found<'_>) -> Read<BaseUrl> {
+    match found.text()?.parse::<BaseUrl>() {
+        Ok(url) => Ok(url),
+        Err(error) => found.wrong(error.to_string()),
+    }
 }
 
 fn docker_url(found: Found<'_>) -> Read<DockerUrl> {
@@ -604,6 +614,8 @@ section! {
         log_format: Option<LogFormat> = "LogFormat", given(log_format);
         /// Where docker's API is; a constant in the reference, and no flag here.
         docker_url: Option<DockerUrl> = "DockerURL", given(docker_url);
+        /// Where the instance metadata service is; a constant in the reference, and no flag here.
+        imds_url: Option<BaseUrl> = "IMDSURL", given(base_url);
     }
 }
 

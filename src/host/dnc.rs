@@ -288,13 +288,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::host::fake::{Agent, FakeAgents, Fault};
+    use cns_fake_agents::{Agent, FakeAgents, Fault};
 
     const NC: &str = "5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11";
 
     fn client(agents: &FakeAgents, node_id: &str) -> Dnc {
         let config = DncConfig {
-            endpoint: agents.base(Agent::Dnc),
+            endpoint: agents.url(Agent::Dnc).parse().unwrap(),
             infrastructure_network_id: "vnet-1".into(),
             node_id: node_id.into(),
         };

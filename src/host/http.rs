@@ -24,8 +24,6 @@ use hyper_util::{
 use rustls::{ClientConfig, RootCertStore, pki_types::CertificateDer};
 use tokio::time::Instant;
 
-#[cfg(any(test, feature = "test-util"))]
-pub(super) use self::error::redacted;
 pub use self::{
     base_url::{BaseUrl, InvalidBaseUrl},
     error::{AgentError, AgentFault, Waiting},

@@ -257,12 +257,12 @@ fn interface(entry: &[u8]) -> Result<ImdsInterface, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::fake::{Agent, FakeAgents, Fault};
+    use cns_fake_agents::{Agent, FakeAgents, Fault};
 
     const NC: &str = "5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11";
 
     fn client(agents: &FakeAgents) -> Imds {
-        let client = Imds::new(&agents.base(Agent::Imds), Limits::default()).unwrap();
+        let client = Imds::new(&agents.url(Agent::Imds).parse().unwrap(), Limits::default()).unwrap();
         Imds { pause: Pause::Fixed(Duration::from_millis(5)), ..client }
     }
 

@@ -145,6 +145,12 @@ impl fmt::Debug for BaseUrl {
     }
 }
 
+impl serde::Serialize for BaseUrl {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl From<std::net::SocketAddr> for BaseUrl {
     /// HTTP at a socket's address.
     fn from(address: std::net::SocketAddr) -> Self {

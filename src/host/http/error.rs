@@ -176,7 +176,7 @@ fn printable(c: char) -> Box<dyn Iterator<Item = char>> {
 
 /// The text with every `authenticationToken/…` segment blanked, also where its slash is encoded once or twice: agents quote the
 /// path that they were asked for.
-pub(in crate::host) fn redacted(text: &str) -> String {
+fn redacted(text: &str) -> String {
     const NAME: &str = "authenticationtoken";
     const SLASHES: [&str; 3] = ["/", "%2f", "%252f"];
     // ASCII folding keeps byte offsets.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::host::fake::{Agent, FakeAgents, Fault};
+use cns_fake_agents::{Agent, FakeAgents, Fault};
 
 const VERSIONS: &str = "/metadata/versions";
 
@@ -10,7 +10,7 @@ fn limits() -> Limits {
 }
 
 fn client(agents: &FakeAgents) -> HttpClient {
-    HttpClient::new("IMDS", agents.base(Agent::Imds), limits(), Roots::System).unwrap()
+    HttpClient::new("IMDS", agents.url(Agent::Imds).parse().unwrap(), limits(), Roots::System).unwrap()
 }
 
 fn versions() -> Outgoing {
@@ -96,7 +96,7 @@ async fn large_chunked_bodies_are_read_whole_up_to_the_limit() {
 async fn redirects_are_not_followed() {
     let agents = FakeAgents::start().await.unwrap();
     let client = client(&agents);
-    let elsewhere = format!("{}/metadata/versions", agents.base(Agent::Dnc));
+    let elsewhere = format!("{}/metadata/versions", agents.url(Agent::Dnc));
     agents.fail(VERSIONS, Fault::Redirect(elsewhere));
     assert_eq!(fault(&client).await.status().unwrap(), 307);
     assert!(agents.take_requests().iter().all(|request| request.agent == Agent::Imds));

@@ -1,8 +1,6 @@
 use super::*;
-use crate::host::{
-    fake::{Agent, FakeAgents, Fault},
-    imds::Imds,
-};
+use crate::host::imds::Imds;
+use cns_fake_agents::{Agent, FakeAgents, Fault};
 
 const IDENTITY: &str =
     "/subscriptions/0/resourceGroups/rg/providers/Microsoft.ManagedIdentity/userAssignedIdentities/a&b=c";
@@ -23,8 +21,9 @@ fn client(agents: &FakeAgents) -> KeyVault {
     agents.world(|world| {
         world.secrets.insert("cns-tls".into(), ("application/x-pem-file".into(), PEM.into()));
     });
-    let imds = Imds::new(&agents.base(Agent::Imds), Limits::default()).unwrap();
-    let config = KeyVaultConfig { url: agents.base(Agent::KeyVault), ..config("http://localhost") };
+    let imds = Imds::new(&agents.url(Agent::Imds).parse().unwrap(), Limits::default()).unwrap();
+    let config =
+        KeyVaultConfig { url: agents.url(Agent::KeyVault).parse().unwrap(), ..config("http://localhost") };
     let client = KeyVault::new(config, imds, Limits::default(), Roots::System).unwrap();
     KeyVault { pause: Pause::Fixed(Duration::from_millis(5)), ..client }
 }
@@ -133,7 +132,7 @@ async fn what_may_pass_is_tried_again() {
 async fn settings_that_cannot_work_are_refused_by_name() {
     let agents = FakeAgents::start().await.unwrap();
     let new = |config: KeyVaultConfig| {
-        let imds = Imds::new(&agents.base(Agent::Imds), Limits::default()).unwrap();
+        let imds = Imds::new(&agents.url(Agent::Imds).parse().unwrap(), Limits::default()).unwrap();
         KeyVault::new(config, imds, Limits::default(), Roots::These(Vec::new()))
     };
     new(config("https://vault.vault.azure.net/")).unwrap();

@@ -1,8 +1,6 @@
 use super::*;
-use crate::host::{
-    fake::{Agent, FakeAgents, Fault},
-    http::{AgentFault, Waiting},
-};
+use crate::host::http::{AgentFault, Waiting};
+use cns_fake_agents::{Agent, FakeAgents, Fault};
 
 const VNET: &str = "9f1c4a6e-1f5e-4d39-8a5b-1b0d3c1f7e21";
 const NC: &str = "5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11";
@@ -10,7 +8,7 @@ const NC: &str = "5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11";
 /// With pauses of a few milliseconds.
 fn client(agents: &FakeAgents) -> Nmagent {
     let limits = Limits { attempt: Duration::from_millis(300), ..Limits::default() };
-    let client = Nmagent::new(&agents.base(Agent::Wireserver), limits).unwrap();
+    let client = Nmagent::new(&agents.url(Agent::Wireserver).parse().unwrap(), limits).unwrap();
     Nmagent { patience: Pause::Fixed(Duration::from_millis(5)), ..client }
 }
 

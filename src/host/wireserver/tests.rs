@@ -1,11 +1,11 @@
 use super::*;
-use crate::host::fake::{Agent, FakeAgents, Fault};
+use cns_fake_agents::{Agent, FakeAgents, Fault};
 
 const VNET: &str = "9f1c4a6e-1f5e-4d39-8a5b-1b0d3c1f7e21";
 const NC: &str = "5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11";
 
 fn client(agents: &FakeAgents) -> Wireserver {
-    Wireserver::new(&agents.base(Agent::Wireserver), Limits::default()).unwrap()
+    Wireserver::new(&agents.url(Agent::Wireserver).parse().unwrap(), Limits::default()).unwrap()
 }
 
 fn target(token: &str) -> PublishTarget {

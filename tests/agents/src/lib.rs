@@ -1,6 +1,6 @@
 //! Agents to try against: NMAgent behind wireserver, IMDS, DNC and Key Vault on local TCP ports, in the wire format of
 //! spec/host-agents.md, with faults on demand. For tests, and for operators who want to see a channel mode without a cloud
-//! (`cargo run --features test-util --example fake-agents`).
+//! (`cargo run -p cns-fake-agents`).
 //!
 //! HTTP is spoken by hand here, because a server library would not let a body be cut, an answer hang or a length lie. It is as
 //! strict as the real ones are known to be: 411 for a POST without a length, 400 for IMDS without `Metadata: true`, and 400 for a
@@ -21,8 +21,6 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-
-use super::http::{BaseUrl, redacted};
 
 /// Which of the agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -171,7 +169,11 @@ pub struct Recorded {
 /// One line for people, without tokens.
 impl fmt::Display for Recorded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let target = redacted(&answer::percent_decoded(&self.target));
+        let mut target = answer::percent_decoded(&self.target);
+        if let Some(token) = target.find("authenticationToken/").map(|at| at + "authenticationToken/".len()) {
+            let end = target[token..].find("/api-version").map_or(target.len(), |at| token + at);
+            target.replace_range(token..end, "<redacted>");
+        }
         write!(f, "{:?}  {} {} ({} bytes)", self.agent, self.method, target.escape_debug(), self.body.len())
     }
 }
@@ -223,8 +225,8 @@ impl FakeAgents {
     }
 
     /// The same for a client.
-    pub fn base(&self, agent: Agent) -> BaseUrl {
-        self.address(agent).into()
+    pub fn url(&self, agent: Agent) -> String {
+        format!("http://{}", self.address(agent))
     }
 
     /// Reads or changes what the agents know.

@@ -1,7 +1,7 @@
 //! The machine's agents, faked, for trying a channel mode without a cloud:
 //!
 //! ```text
-//! cargo run --features test-util --example fake-agents -- --secondary-ips 16 --home-az 1
+//! cargo run -p cns-fake-agents -- --secondary-ips 16 --home-az 1
 //! ```
 //!
 //! Prints the settings that point a daemon at them, and then each request that they receive. Nothing is kept when it ends.
@@ -9,7 +9,7 @@
 use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
 use clap::Parser;
-use cns::host::fake::{Agent, FakeAgents};
+use cns_fake_agents::{Agent, FakeAgents};
 
 /// Fake NMAgent, wireserver, IMDS, DNC and Key Vault on this machine
 #[derive(Debug, Parser)]
@@ -93,9 +93,9 @@ async fn run(args: Args) -> anyhow::Result<()> {
         }
     });
     println!("WireserverIP                     {}", agents.address(Agent::Wireserver));
-    println!("IMDS                             {}", agents.base(Agent::Imds));
-    println!("ManagedSettings.PrivateEndpoint  {}", agents.base(Agent::Dnc));
-    println!("KeyVaultSettings.URL             {}", agents.base(Agent::KeyVault));
+    println!("IMDS                             {}", agents.url(Agent::Imds));
+    println!("ManagedSettings.PrivateEndpoint  {}", agents.url(Agent::Dnc));
+    println!("KeyVaultSettings.URL             {}", agents.url(Agent::KeyVault));
     loop {
         tokio::select! {
             _ = tokio::signal::ctrl_c() => return Ok(()),
