@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ipnet::IpNet;
-use tokio::task::spawn_blocking;
+use tokio::{sync::Mutex, task::spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
@@ -12,13 +12,25 @@ use crate::{
     nic::{Netns, NetworkMasquerade},
 };
 
-/// Lets the containers of a network reach the world; `false` if they could already.
+/// How often a network was created or deleted; held while rules change, so that none is made twice. Nobody asks docker under it, and
+/// no pod waits for it.
+static CHANGES: Mutex<u64> = Mutex::const_new(0);
+
+/// Lets the containers of a network that was created reach the world; `false` if they could already.
 pub(super) async fn masquerade(network: NetworkName, subnet: IpNet) -> Result<bool, String> {
+    let mut changes = CHANGES.lock().await;
+    *changes += 1;
+    apply(network, subnet).await
+}
+
+async fn apply(network: NetworkName, subnet: IpNet) -> Result<bool, String> {
     blocking(move |host| NetworkMasquerade { network, subnet }.apply(host)).await
 }
 
 /// Takes the rule of a network away that is gone.
 pub(super) async fn forget(network: NetworkName) -> Result<(), String> {
+    let mut changes = CHANGES.lock().await;
+    *changes += 1;
     blocking(move |host| NetworkMasquerade::remove(&network, host)).await
 }
 
@@ -63,9 +75,15 @@ pub async fn keep(context: Context, every: Duration, stop: CancellationToken) {
 }
 
 async fn keep_once(context: &Context) -> Result<(), String> {
+    let before = *CHANGES.lock().await;
     let networks = context.host.docker.masqueraded_networks().await.map_err(|error| error.to_string())?;
+    let changes = CHANGES.lock().await;
+    if *changes != before {
+        // One of them may be gone already, and its rule with it. The next round sees.
+        return Ok(());
+    }
     for (network, subnet) in networks {
-        if masquerade(network.clone(), subnet).await? {
+        if apply(network.clone(), subnet).await? {
             tracing::info!(%network, %subnet, "the network's packet rule was not there, and is made");
         }
     }
