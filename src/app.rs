@@ -10,7 +10,7 @@ mod modes;
 use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
@@ -27,7 +27,12 @@ use crate::{
     ledger::{Health, Ledger, LedgerConfig, LedgerError, WriterThread},
     proto,
     reconcile::{self, Settings},
-    service::{Context, Facts, Host, docker_rules, layers::GateLayer, peer::Policy},
+    service::{
+        Context, Facts, Host, docker_rules,
+        home_az::{self, HomeAzState},
+        layers::GateLayer,
+        peer::Policy,
+    },
     store::{Store, StoreError, StoreOptions, legacy::LegacyFiles},
     telemetry::{http, metrics::Metrics},
     tls::{self, TlsError},
@@ -124,6 +129,8 @@ pub struct App {
     http: Option<TcpListener>,
     rest: Vec<RestListener>,
     certificates: Vec<(&'static str, tls::Following)>,
+    /// Whom to ask for the home zone, and whom to tell.
+    watched_zone: Option<(Agents, watch::Sender<HomeAzState>)>,
     stopping: CancellationToken,
 }
 
@@ -177,7 +184,12 @@ impl App {
             ChannelMode::Standalone => None,
             _ => Some(Agents::new(&config.wireserver_url, &config.imds_url)?),
         };
-        let host = Host { interface: host_interface.told(), docker, agents };
+        let (home_az, told_home_az) = watch::channel(HomeAzState::default());
+        let watched_zone = match (&agents, config.channel_mode) {
+            (Some(agents), ChannelMode::Direct) => Some((agents.clone(), home_az)),
+            _ => None,
+        };
+        let host = Host { interface: host_interface.told(), docker, agents, home_az: told_home_az };
         let legacy = Arc::new(LegacyFiles);
         let context = Context::new(ledger.clone(), facts, host, journal, legacy, stopping.clone());
         match config.channel_mode {
@@ -225,6 +237,7 @@ impl App {
             http,
             rest,
             certificates,
+            watched_zone,
             stopping,
         })
     }
@@ -245,6 +258,7 @@ impl App {
             http,
             rest,
             certificates,
+            watched_zone,
             stopping,
         } = self;
         let (reporter, health_service) = tonic_health::server::health_reporter();
@@ -320,6 +334,11 @@ impl App {
             });
         }
         let mut parts = JoinSet::new();
+        if let Some((agents, told)) = watched_zone {
+            let seconds = config.settings.azr.populate_home_az_cache_retry_interval_secs;
+            let every = Duration::from_secs(seconds.unsigned_abs());
+            parts.spawn(home_az::watch(agents, every, told, stopping.clone()));
+        }
         for (listener, following) in certificates {
             let metrics = metrics.clone();
             let tell = move |state: &tls::CertificateState| {

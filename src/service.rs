@@ -6,12 +6,15 @@ mod debug;
 mod device;
 pub mod docker_rules;
 mod endpoint;
+pub mod home_az;
+mod host;
 mod ipam;
 pub mod layers;
 mod network_container;
 mod nmagent;
 mod node;
 pub mod peer;
+mod publishing;
 pub mod sandbox;
 pub mod status;
 pub mod veth;
@@ -24,7 +27,7 @@ use tokio::sync::{Semaphore, watch::Receiver};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, service::Routes};
 
-use self::{peer::Caller, sandbox::Sandboxes};
+use self::{home_az::HomeAzState, peer::Caller, publishing::Joined, sandbox::Sandboxes};
 use crate::{
     host::{Agents, docker::Docker},
     ledger::{Ledger, LegacyState, View},
@@ -64,6 +67,8 @@ pub struct Host {
     pub docker: Docker,
     /// The agents of an Azure machine; `None` in modes that have none.
     pub agents: Option<Agents>,
+    /// What is known of the home zone; who watches it is the mode's affair.
+    pub home_az: Receiver<HomeAzState>,
 }
 
 /// The journal's reading side.
@@ -100,6 +105,7 @@ pub struct Context {
     host: Host,
     journal: Arc<dyn Journal>,
     legacy: Arc<dyn LegacyFormat>,
+    joined: Joined,
     /// Places of watchers and bundles.
     streams: Arc<Semaphore>,
     stopping: CancellationToken,
@@ -123,7 +129,17 @@ impl Context {
     ) -> Self {
         let sandboxes = Sandboxes::new(ledger.clone());
         let streams = Arc::new(Semaphore::new(watch::WATCHERS));
-        Self { ledger, sandboxes, facts: Arc::new(facts), host, journal, legacy, streams, stopping }
+        Self {
+            ledger,
+            sandboxes,
+            facts: Arc::new(facts),
+            host,
+            journal,
+            legacy,
+            joined: Joined::default(),
+            streams,
+            stopping,
+        }
     }
 
     /// The sandboxes' keeper, shared with the reconciler.
@@ -154,8 +170,8 @@ impl Context {
     }
 
     /// The NMAgent service, for callers in this process.
-    pub(crate) fn nmagent() -> impl pb::nm_agent_service_server::NmAgentService {
-        nmagent::NmAgent
+    pub(crate) fn nmagent(&self) -> impl pb::nm_agent_service_server::NmAgentService + use<> {
+        nmagent::NmAgent(self.clone())
     }
 
     /// The node service, for callers in this process.
@@ -177,7 +193,9 @@ impl Context {
             .add_service(pb::endpoint_service_server::EndpointServiceServer::new(endpoint::Endpoints(
                 self.clone(),
             )))
-            .add_service(pb::nm_agent_service_server::NmAgentServiceServer::new(nmagent::NmAgent))
+            .add_service(pb::nm_agent_service_server::NmAgentServiceServer::new(nmagent::NmAgent(
+                self.clone(),
+            )))
             .add_service(pb::node_service_server::NodeServiceServer::new(node::Node(self.clone())))
             .add_service(pb::device_service_server::DeviceServiceServer::new(device::Devices))
             .add_service(

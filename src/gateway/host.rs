@@ -2,7 +2,6 @@
 //! 6.27–6.31). The services say what is available; here it is said in the legacy contract's words.
 
 use http::StatusCode;
-use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap as _};
 use tonic::Status;
 
@@ -14,7 +13,6 @@ use crate::{
         self as pb, network_container_service_server::NetworkContainerService as _,
         nm_agent_service_server::NmAgentService as _, node_service_server::NodeService as _,
     },
-    service::Context,
 };
 
 #[derive(Debug, Default, Deserialize)]
@@ -116,14 +114,6 @@ impl Passing {
         match self {
             Self::Publish => gojson::decode::<PublishRequest>(body).map(Into::into),
             Self::Unpublish => gojson::decode::<UnpublishRequest>(body).map(Into::into),
-        }
-    }
-
-    /// The body goes to the host as it is. Of an unpublish it says what kind of NC that is, so it must be one of two forms (§6.18).
-    fn check_body(self, body: &[u8]) -> Result<(), gojson::DecodeError> {
-        match self {
-            Self::Unpublish if body != b"\"\"\n" => gojson::decode::<AzrBody>(body).map(drop),
-            Self::Publish | Self::Unpublish => Ok(()),
         }
     }
 
@@ -249,64 +239,26 @@ async fn pass(gateway: &Gateway, call: &Call, passing: Passing) -> Reply {
         Ok(request) => request,
         Err(error) => return malformed(format!("could not decode request body: {error}")),
     };
-    if let Err(error) = nmagent_url(&request.url) {
-        let message = format!("unexpected {} nc url format. url {}: {error} ", words.url, request.url);
-        // No other route has 400 for a return code (§4).
-        let response = Response { code: 400, message };
-        let refused = Passed { name, response, error: String::new(), status: 0, body: Bytes(None) };
-        return Reply::json_with(StatusCode::BAD_REQUEST, &refused);
-    }
-    if let Err(error) = passing.check_body(&request.body) {
-        return malformed(format!("could not unmarshal delete network container body: {error}"));
-    }
-    let (network, nc) = (request.network.clone(), request.nc.clone());
+    let (network, nc, url) = (request.network.clone(), request.nc.clone(), request.url.clone());
     Reply::json(&match passing.ask(gateway, call, request).await {
         Ok(outcome) => outcome.told(&network, &nc, &words),
         Err(status) => {
-            let error = Refused::from(status).message;
+            let Refused { field, message: error, .. } = Refused::from(status);
+            if field.as_deref().is_some_and(|field| field.ends_with("_url")) {
+                let message = format!("unexpected {} nc url format. url {url}: {error} ", words.url);
+                // No other route has 400 for a return code (§4).
+                let response = Response { code: 400, message };
+                let refused = Passed { name, response, error: String::new(), status: 0, body: Bytes(None) };
+                return Reply::json_with(StatusCode::BAD_REQUEST, &refused);
+            }
+            if field.as_deref().is_some_and(|field| field.ends_with("_request_body")) {
+                return malformed(format!("could not unmarshal delete network container body: {error}"));
+            }
             let message = format!("failed to join network {network}: {error}");
             let response = Response::new(ReturnCode::NetworkJoinFailed, message);
             Passed { name, response, error, status: 0, body: Bytes(None) }
         }
     })
-}
-
-/// The NMAgent URL in the query of a publish URL, if it is of the form that the reference takes (§6.17). It is not used: what
-/// is called is made of parts that were checked.
-fn nmagent_url(url: &str) -> Result<(), String> {
-    let query = url.split_once('?').map_or("", |(_, query)| query);
-    let kind = query.split('&').find_map(|pair| pair.strip_prefix("type="));
-    let kind = kind.ok_or("no query parameter `type`")?;
-    // In a query `+` is a space.
-    let kind = kind.replace('+', " ");
-    let kind = percent_decode_str(&kind).decode_utf8_lossy();
-    let segments: Vec<&str> = kind.split('/').collect();
-    let matches = segments.windows(9).any(|window| {
-        let [management, interfaces, interface, containers, container, token_name, token, version, one] =
-            window
-        else {
-            return false;
-        };
-        management.ends_with("NetworkManagement")
-            && [*interfaces, *containers, *token_name, *version]
-                == ["interfaces", "networkContainers", "authenticationToken", "api-version"]
-            && one.starts_with('1')
-            && [interface, container, token].iter().all(|segment| segment.chars().count() <= 36)
-    });
-    if matches {
-        Ok(())
-    } else {
-        Err("it does not name an interface, a network container and a token".into())
-    }
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct AzrBody {
-    #[serde(rename = "azID")]
-    _az: u64,
-    #[serde(rename = "azrEnabled")]
-    _enabled: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -325,7 +277,7 @@ struct Apis {
 }
 
 /// `/network/nmagentsupportedapis`: only POST asks, and everything else is success without a list.
-pub(super) async fn nmagent_apis(call: &Call) -> Reply {
+pub(super) async fn nmagent_apis(gateway: &Gateway, call: &Call) -> Reply {
     let ApisRequest { url } = match gojson::decode(&call.body) {
         Ok(request) => request,
         Err(error) => return Reply::undecodable(&error),
@@ -335,7 +287,7 @@ pub(super) async fn nmagent_apis(call: &Call) -> Reply {
         return Reply::json(&Apis { response: Response::success(message), apis: None });
     }
     let message = pb::ListSupportedApIsRequest { nm_agent_supported_apis_url: url };
-    Reply::json(&match Context::nmagent().list_supported_ap_is(call.ask(message)).await {
+    Reply::json(&match gateway.context.nmagent().list_supported_ap_is(call.ask(message)).await {
         Ok(listed) => Apis { response: Response::default(), apis: Some(listed.into_inner().supported_apis) },
         Err(status) => {
             let message = format!("[Azure-CNS] {}", status.message());
@@ -362,13 +314,13 @@ struct HomeAz {
 }
 
 /// `/homeaz`.
-pub(super) async fn home_az(call: &Call) -> Reply {
+pub(super) async fn home_az(gateway: &Gateway, call: &Call) -> Reply {
     if !call.is_get() {
         let message = "[Azure CNS] Error. getHomeAz did not receive a GET.";
         let response = Response::new(ReturnCode::UnsupportedVerb, message);
         return Reply::json(&HomeAz { response, home_az: HomeAzResponse::default() });
     }
-    Reply::json(&match Context::nmagent().get_home_az(call.ask(pb::GetHomeAzRequest {})).await {
+    Reply::json(&match gateway.context.nmagent().get_home_az(call.ask(pb::GetHomeAzRequest {})).await {
         Ok(found) => {
             let found = found.into_inner();
             let message = if found.is_supported { "Get Home Az succeeded".to_owned() } else { found.reason };
@@ -383,14 +335,15 @@ pub(super) async fn home_az(call: &Call) -> Reply {
         }
         Err(status) => {
             let error = Refused::from(status);
-            let response = match error.code {
-                // Nobody asks NMAgent in this mode, so nothing is known.
-                ReturnCode::UnsupportedApi => {
-                    Response::new(ReturnCode::NotFound, "HomeAz Cache is unavailable")
-                }
-                code => Response::new(code, error.message),
-            };
-            HomeAz { response, home_az: HomeAzResponse::default() }
+            // NMAgent knows the API, and failed (§6.27).
+            let is_supported = matches!(
+                error.code,
+                ReturnCode::NmAgentInternalServerError
+                    | ReturnCode::StatusUnauthorized
+                    | ReturnCode::UnexpectedError
+            );
+            let response = Response::new(error.code, error.message);
+            HomeAz { response, home_az: HomeAzResponse { is_supported, ..HomeAzResponse::default() } }
         }
     })
 }
@@ -433,13 +386,13 @@ struct NcList {
 }
 
 /// `/nclist`: what NMAgent has.
-pub(super) async fn nc_list(call: &Call) -> Reply {
+pub(super) async fn nc_list(gateway: &Gateway, call: &Call) -> Reply {
     if !call.is_get() {
         let message = "[Azure-CNS] NmAgentNCList API expects a GET method.";
         return Reply::json(&NcList { response: Response::success(message), ids: List::default() });
     }
     let message = pb::ListNetworkContainerVersionsRequest {};
-    let listed = Context::nmagent().list_network_container_versions(call.ask(message)).await;
+    let listed = gateway.context.nmagent().list_network_container_versions(call.ask(message)).await;
     Reply::json(&match listed {
         Ok(listed) => NcList {
             response: Response::success("Successfully fetched NC list from NMAgent"),
@@ -485,19 +438,6 @@ pub(super) async fn vm_unique_id(gateway: &Gateway, call: &Call) -> Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn publish_urls_are_of_the_known_form() {
-        let base = "http://168.63.129.16/machine/plugins/?comp=nmagent&type=";
-        let good = "NetworkManagement/interfaces/10.0.0.4/networkContainers/5a2f/authenticationToken/tok/api-version/1";
-        for kind in [good.to_owned(), format!("{good}/method/DELETE"), good.replace('/', "%2F")] {
-            assert_eq!(nmagent_url(&format!("{base}{kind}")), Ok(()), "{kind}");
-        }
-        let long = good.replace("tok/", &format!("{}/", "t".repeat(37)));
-        for bad in ["", "x", "http://h/?type=", &format!("{base}{long}"), &format!("{base}{}", &good[..60])] {
-            assert!(nmagent_url(bad).is_err(), "{bad}");
-        }
-    }
 
     /// The rows B1 to B4 and B10 of spec/network-containers.md §16: how the host's answers are told, whoever asks the host.
     #[test]

@@ -6,6 +6,7 @@ use tonic::{Code, Request, Response, Status};
 
 use super::{
     Context, convert,
+    publishing::Passing,
     status::{self, Failure},
 };
 use crate::{
@@ -195,22 +196,40 @@ impl NetworkContainerService for NetworkContainers {
 
     async fn publish_network_container(
         &self,
-        _: Request<pb::PublishNetworkContainerRequest>,
+        request: Request<pb::PublishNetworkContainerRequest>,
     ) -> Result<Response<pb::PublishNetworkContainerResponse>, Status> {
-        Err(status::unimplemented(
-            "PublishNetworkContainer",
-            "this daemon has no client of the host agent yet",
-        ))
+        let request = request.into_inner();
+        let (url, body) =
+            (&request.create_network_container_url, request.create_network_container_request_body);
+        let passed = self
+            .0
+            .pass_to_host("PublishNetworkContainer", Passing::Publish, &request.network_id, url, body)
+            .await?;
+        Ok(Response::new(pb::PublishNetworkContainerResponse {
+            publish_status_code: passed.status,
+            publish_response_body: passed.body,
+            publish_error: passed.error,
+            failed_call: passed.failed.into(),
+        }))
     }
 
     async fn unpublish_network_container(
         &self,
-        _: Request<pb::UnpublishNetworkContainerRequest>,
+        request: Request<pb::UnpublishNetworkContainerRequest>,
     ) -> Result<Response<pb::UnpublishNetworkContainerResponse>, Status> {
-        Err(status::unimplemented(
-            "UnpublishNetworkContainer",
-            "this daemon has no client of the host agent yet",
-        ))
+        let request = request.into_inner();
+        let (url, body) =
+            (&request.delete_network_container_url, request.delete_network_container_request_body);
+        let passed = self
+            .0
+            .pass_to_host("UnpublishNetworkContainer", Passing::Unpublish, &request.network_id, url, body)
+            .await?;
+        Ok(Response::new(pb::UnpublishNetworkContainerResponse {
+            unpublish_status_code: passed.status,
+            unpublish_response_body: passed.body,
+            unpublish_error: passed.error,
+            failed_call: passed.failed.into(),
+        }))
     }
 
     async fn get_interface_for_container(

@@ -1,15 +1,26 @@
-//! `cns.v1.NMAgentService`: defined, and not available until this daemon has a client of the host agent.
+//! `cns.v1.NMAgentService`.
 
-use tonic::{Request, Response, Status};
+use std::time::Duration;
 
-use super::status::unimplemented;
-use crate::proto::v1::{self as pb, nm_agent_service_server::NmAgentService};
+use tonic::{Code, Request, Response, Status};
 
-const MISSING: &str = "this daemon has no client of NMAgent yet";
+use super::{
+    Context,
+    home_az::HomeAzState,
+    host::nmagent_failed,
+    status::{Failure, code_of_return_code, unimplemented},
+};
+use crate::{
+    model::ReturnCode,
+    proto::v1::{self as pb, nm_agent_service_server::NmAgentService},
+};
+
+/// Well inside a call's limit, so that it is the agent that is blamed.
+const WITHIN: Duration = Duration::from_secs(8);
 
 /// See the contract.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct NmAgent;
+#[derive(Clone, Debug)]
+pub(super) struct NmAgent(pub(super) Context);
 
 #[tonic::async_trait]
 impl NmAgentService for NmAgent {
@@ -17,27 +28,70 @@ impl NmAgentService for NmAgent {
         &self,
         _: Request<pb::ListSupportedApIsRequest>,
     ) -> Result<Response<pb::ListSupportedApIsResponse>, Status> {
-        Err(unimplemented("ListSupportedAPIs", MISSING))
+        let nmagent = self.0.agents("ListSupportedAPIs")?.nmagent.within(WITHIN);
+        let supported_apis = nmagent
+            .supported_apis()
+            .await
+            .map_err(|error| nmagent_failed(ReturnCode::NmAgentSupportedApisError, &error))?;
+        Ok(Response::new(pb::ListSupportedApIsResponse { supported_apis }))
     }
 
     async fn list_network_container_versions(
         &self,
         _: Request<pb::ListNetworkContainerVersionsRequest>,
     ) -> Result<Response<pb::ListNetworkContainerVersionsResponse>, Status> {
-        Err(unimplemented("ListNetworkContainerVersions", MISSING))
+        let nmagent = self.0.agents("ListNetworkContainerVersions")?.nmagent.within(WITHIN);
+        let listed = nmagent
+            .nc_versions()
+            .await
+            .map_err(|error| nmagent_failed(ReturnCode::NmAgentNcVersionListError, &error))?;
+        for why in &listed.refused {
+            tracing::warn!(why, "an entry of NMAgent's list cannot be read");
+        }
+        let versions = listed.ncs.iter().map(|nc| pb::NetworkContainerVersion {
+            network_container_id: nc.id.to_string(),
+            // One that is no number counts as not programmed (spec/host-agents.md §5.1).
+            version: nc.number().unwrap_or_default(),
+        });
+        Ok(Response::new(pb::ListNetworkContainerVersionsResponse { versions: versions.collect() }))
     }
 
     async fn sync_host_nc_versions(
         &self,
         _: Request<pb::SyncHostNcVersionsRequest>,
     ) -> Result<Response<pb::SyncHostNcVersionsResponse>, Status> {
-        Err(unimplemented("SyncHostNCVersions", MISSING))
+        Err(unimplemented("SyncHostNCVersions", "no mode of this daemon has the host report versions yet"))
     }
 
     async fn get_home_az(
         &self,
         _: Request<pb::GetHomeAzRequest>,
     ) -> Result<Response<pb::GetHomeAzResponse>, Status> {
-        Err(unimplemented("GetHomeAZ", MISSING))
+        let known = self.0.host.home_az.borrow().clone();
+        match known {
+            HomeAzState::Zone { zone, ipv6_fix } => Ok(Response::new(pb::GetHomeAzResponse {
+                home_az: zone,
+                is_supported: true,
+                nma_applied_the_ipv6_fix: ipv6_fix,
+                reason: String::new(),
+            })),
+            HomeAzState::Unsupported(reason) => {
+                Ok(Response::new(pb::GetHomeAzResponse { reason, ..Default::default() }))
+            }
+            HomeAzState::Failed { code, message } => {
+                Err(Failure::new(code_of_return_code(code), code, message)
+                    .detail("HOME_AZ_UNKNOWN")
+                    .remedy("it is asked for again in the background; `cnsctl status` tells how NMAgent does")
+                    .into())
+            }
+            HomeAzState::Unknown => Err(Failure::new(
+                Code::NotFound,
+                ReturnCode::NotFound,
+                "HomeAz Cache is unavailable",
+            )
+            .detail("HOME_AZ_UNKNOWN")
+            .remedy("ask again in a moment where the channel mode is Direct; other modes do not ask for it")
+            .into()),
+        }
     }
 }

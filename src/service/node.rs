@@ -119,7 +119,12 @@ impl NodeService for Node {
         &self,
         _: Request<pb::GetVmUniqueIdRequest>,
     ) -> Result<Response<pb::GetVmUniqueIdResponse>, Status> {
-        Err(status::unimplemented("GetVMUniqueID", "this daemon has no client of IMDS yet"))
+        let imds = &self.0.agents("GetVMUniqueID")?.imds;
+        let vm_unique_id = imds
+            .vm_unique_id()
+            .await
+            .map_err(|error| super::host::agent_failed(ReturnCode::UnexpectedError, &error))?;
+        Ok(Response::new(pb::GetVmUniqueIdResponse { vm_unique_id }))
     }
 
     async fn list_nic_resources(

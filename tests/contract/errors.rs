@@ -224,16 +224,13 @@ async fn every_rpc_is_answered_and_what_is_not_there_yet_says_so_by_name() {
             "AssignIBDevicesToPod",
             "CreateHNSNetwork",
             "DeleteHNSNetwork",
-            "GetHomeAZ",
             "GetIBDeviceStatus",
             "GetVMUniqueID",
             "ListNICResources",
             "ListNetworkContainerVersions",
             "ListSupportedAPIs",
-            "PublishNetworkContainer",
             "RequestClaimResourceInfo",
             "SyncHostNCVersions",
-            "UnpublishNetworkContainer",
         ]
     );
 }

@@ -125,7 +125,7 @@ async fn probes_and_metrics_are_served_over_http() {
     let cns = Cns::start(&["--metrics-bind-address", &port.to_string()]).await;
     cns.ipam().await.request_ip_configs(ask("c1")).await.unwrap();
     let mut nmagent = pb::nm_agent_service_client::NmAgentServiceClient::new(cns.channel().await);
-    nmagent.get_home_az(pb::GetHomeAzRequest {}).await.unwrap_err();
+    nmagent.sync_host_nc_versions(pb::SyncHostNcVersionsRequest {}).await.unwrap_err();
     // What nobody offers becomes no label.
     let mut grpc = tonic::client::Grpc::new(cns.channel().await);
     grpc.ready().await.unwrap();
@@ -152,7 +152,7 @@ async fn probes_and_metrics_are_served_over_http() {
         "cx_available_ips_v2{customer_metric=\"customer metric\"} 252",
         "cns_ledger_commands_total{operation=\"RequestIPConfigs\",outcome=\"done\"} 1",
         "cns_rpc_duration_seconds_count{method=\"cns.v1.IpamService/RequestIPConfigs\",code=\"OK\"} 1",
-        "cns_rpc_duration_seconds_count{method=\"cns.v1.NMAgentService/GetHomeAZ\",code=\"UNIMPLEMENTED\"} 1",
+        "cns_rpc_duration_seconds_count{method=\"cns.v1.NMAgentService/SyncHostNCVersions\",code=\"UNIMPLEMENTED\"} 1",
         "cns_rpc_duration_seconds_count{method=\"other\",code=\"UNIMPLEMENTED\"} 1",
     ] {
         assert!(metrics.contains(expected), "{expected} is missing in:\n{metrics}");
