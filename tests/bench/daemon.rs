@@ -59,6 +59,7 @@ pub(crate) struct Daemon {
     directory: PathBuf,
     networks: Networks,
     rest: Option<SocketAddr>,
+    config: Option<PathBuf>,
     child: Option<Child>,
 }
 
@@ -67,7 +68,7 @@ impl Daemon {
     pub(crate) fn new(parent: &Path, name: &str, networks: &Networks) -> Result<Self, Failure> {
         let directory = parent.join(name);
         fs::create_dir_all(&directory)?;
-        Ok(Self { directory, networks: networks.clone(), rest: None, child: None })
+        Ok(Self { directory, networks: networks.clone(), rest: None, config: None, child: None })
     }
 
     /// The same networks and a copy of the state, in another directory.
@@ -79,6 +80,14 @@ impl Daemon {
             fs::copy(file.path(), copy.directory.join("state").join(file.file_name()))?;
         }
         Ok(copy)
+    }
+
+    /// From the next start on it has this configuration file.
+    pub(crate) fn configure(&mut self, config: &serde_json::Value) -> Result<(), Failure> {
+        let path = self.directory.join("cns_config.json");
+        fs::write(&path, config.to_string())?;
+        self.config = Some(path);
+        Ok(())
     }
 
     /// From the next start on legacy clients are served, too: at this address.
@@ -109,6 +118,9 @@ impl Daemon {
         command.arg("--async-delete-dir").arg(self.directory.join("deletes"));
         for network in self.networks.0 {
             command.args(["--standalone-cidr", network]);
+        }
+        if let Some(config) = &self.config {
+            command.arg("--config-path").arg(config);
         }
         if let Some(address) = self.rest {
             command.args(["-c", &format!("tcp://{address}")]);

@@ -5,10 +5,11 @@
 //! large state with a small one, the plugin with the reference plugins. What is compared is measured in turns, so that a
 //! neighbour who is busy for a while slows both sides.
 //!
-//! Options, after `--`: `--dir DIR` (on a real disk; default: cargo's target directory), `--only load,memory,start,rest,plugin`,
+//! Options, after `--`: `--dir DIR` (on a real disk; default: cargo's target directory), `--only load,memory,start,rest,agents,plugin`,
 //! `--rounds N`, `--check`, with which a missed aim is a failure, and for who looks for a cost `--states 16-0,64k-10k` and
 //! `--clients 1,8,64`.
 
+mod agents;
 mod daemon;
 mod load;
 mod memory;
@@ -27,7 +28,7 @@ use report::Report;
 /// Why something could not be measured.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-const USAGE: &str = "[--dir DIR] [--only load,memory,start,rest,plugin] [--rounds N] [--states 16-0,64k-10k] \
+const USAGE: &str = "[--dir DIR] [--only load,memory,start,rest,agents,plugin] [--rounds N] [--states 16-0,64k-10k] \
                      [--clients 1,8,64] [--check]";
 
 struct Options {
@@ -87,6 +88,9 @@ fn measure(options: &Options, report: &mut Report) -> Result<(), Failure> {
     }
     if options.wants("rest") {
         runtime.block_on(rest::measure(at, options.load.rounds, report))?;
+    }
+    if options.wants("agents") {
+        runtime.block_on(agents::measure(at, options.load.rounds, report))?;
     }
     if options.wants("plugin") {
         runtime.block_on(plugin::measure(at, report))?;
