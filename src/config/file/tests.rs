@@ -107,6 +107,7 @@ fn fields() -> Vec<(&'static str, Value, Value)> {
         ("/Node/LogLevel", Value::Null, json!("debug")),
         ("/Node/LogFormat", Value::Null, json!("json")),
         ("/Node/DockerURL", Value::Null, json!("http://127.0.0.1:2376")),
+        ("/Node/IMDSURL", Value::Null, json!("http://127.0.0.1:2377")),
     ]
 }
 
@@ -184,6 +185,7 @@ fn a_wrong_value_names_key_value_file_and_what_is_allowed() {
         ("/GRPCSettings/Port", json!(65536), "from 1 to 65535"),
         ("/Node/DockerURL", json!("unix:///var/run/docker.sock"), "http, a host and a port"),
         ("/Node/DockerURL", json!(2375), "a text"),
+        ("/Node/IMDSURL", json!("ftp://x"), "is not an agent's address"),
         ("/TelemetrySettings/HeartBeatIntervalInMins", json!(0), "a whole number from 1"),
         ("/TelemetrySettings/ConfigSnapshotIntervalInMins", json!(-1), "a whole number from 0"),
         ("/TelemetrySettings", json!("off"), "an object"),

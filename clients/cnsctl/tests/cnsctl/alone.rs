@@ -65,7 +65,7 @@ fn without_a_daemon_every_command_is_code_3_and_says_what_to_do() {
         &["migrate", "export", "--dir", "/nonexistent"],
     ] {
         for output in ["table", "json", "yaml"] {
-            let told = ran(cnsctl(line).args(["-o", output, "--timeout", "0.2"]).env("CNS_SOCKET", &socket))
+            let told = ran(cnsctl(line).args(["-o", output, "--timeout", "0.5"]).env("CNS_SOCKET", &socket))
                 .fails(3);
             assert!(told.contains(socket.to_str().unwrap()) && told.contains("--socket"), "{line:?}: {told}");
         }
