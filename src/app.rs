@@ -176,7 +176,8 @@ impl App {
             state_directory: config.state_dir.clone(),
             started: Instant::now(),
             config_json: config.to_json(),
-            programmed: Some(0),
+            // Without a host that programs NCs, what is pushed is usable at once.
+            programmed: (config.channel_mode == ChannelMode::Standalone).then_some(0),
         };
         let host_interface = host_interface::Keeper::start().await;
         let docker = Docker::new(config.docker_url.clone());

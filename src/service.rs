@@ -14,6 +14,7 @@ mod network_container;
 mod nmagent;
 mod node;
 pub mod peer;
+pub mod programming;
 mod publishing;
 pub mod sandbox;
 pub mod status;
@@ -106,6 +107,7 @@ pub struct Context {
     journal: Arc<dyn Journal>,
     legacy: Arc<dyn LegacyFormat>,
     joined: Joined,
+    programming: programming::Check,
     /// Places of watchers and bundles.
     streams: Arc<Semaphore>,
     stopping: CancellationToken,
@@ -137,6 +139,7 @@ impl Context {
             journal,
             legacy,
             joined: Joined::default(),
+            programming: programming::Check::default(),
             streams,
             stopping,
         }

@@ -122,8 +122,12 @@ impl NetworkContainerService for NetworkContainers {
     ) -> Result<Response<pb::GetNetworkContainerResponse>, Status> {
         use pb::get_network_container_request::By;
         let by = request.into_inner().by;
+        let pending = match &by {
+            Some(By::OrchestratorContext(pod)) => self.pending(pod).await?,
+            _ => Vec::new(),
+        };
         let view = self.0.ledger.view();
-        let entries: Vec<_> = match by {
+        let mut entries: Vec<_> = match by {
             None => {
                 return Err(
                     status::InvalidField::new("by", "an id or an orchestrator context is expected").into()
@@ -158,6 +162,10 @@ impl NetworkContainerService for NetworkContainers {
                 entries
             }
         };
+        for entry in &mut entries {
+            let id = entry.network_container.as_ref().map(|nc| nc.id.as_str()).unwrap_or_default();
+            entry.programming_pending = pending.iter().any(|nc| nc.as_str() == id);
+        }
         Ok(Response::new(pb::GetNetworkContainerResponse { entries }))
     }
 
@@ -276,6 +284,20 @@ impl NetworkContainerService for NetworkContainers {
 }
 
 impl NetworkContainers {
+    /// The pod's NCs that the host has not programmed yet. Without agents there is nobody who programs.
+    async fn pending(&self, pod: &pb::PodIdentity) -> Result<Vec<NcId>, Status> {
+        let Some(agents) = &self.0.host.agents else { return Ok(Vec::new()) };
+        let pod = convert::pod("orchestrator_context", Some(pod.clone()))?;
+        let ncs: Vec<NcId> = {
+            let view = self.0.ledger.view();
+            if !view.orchestrator().kind.is_some_and(is_indexed_by_pod) {
+                return Ok(Vec::new());
+            }
+            view.ncs_of_pod(&pod).map(|nc| nc.record.id().clone()).collect()
+        };
+        Ok(self.0.programming.pending(&self.0.ledger, agents, &ncs).await)
+    }
+
     /// Why a container is not attached: the reference does it on Windows only, and for Batch only
     /// (spec/rest-contract.md §6.14).
     fn attachment(&self, operation: &str, container: &str, nc: &str) -> Status {

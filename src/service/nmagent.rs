@@ -8,10 +8,11 @@ use super::{
     Context,
     home_az::HomeAzState,
     host::nmagent_failed,
-    status::{Failure, code_of_return_code, unimplemented},
+    programming::{self, SyncError},
+    status::{self, Failure, code_of_return_code},
 };
 use crate::{
-    model::ReturnCode,
+    model::{OrchestratorType, ReturnCode},
     proto::v1::{self as pb, nm_agent_service_server::NmAgentService},
 };
 
@@ -60,7 +61,25 @@ impl NmAgentService for NmAgent {
         &self,
         _: Request<pb::SyncHostNcVersionsRequest>,
     ) -> Result<Response<pb::SyncHostNcVersionsResponse>, Status> {
-        Err(unimplemented("SyncHostNCVersions", "no mode of this daemon has the host report versions yet"))
+        let agents = self.0.agents("SyncHostNCVersions")?;
+        // Where NCs feed the pool, their addresses become available with the NC (spec/network-containers.md §7.1).
+        let promote = self.0.ledger.view().orchestrator().kind == Some(OrchestratorType::KubernetesCrd);
+        let synced = tokio::time::timeout(WITHIN, programming::sync(&self.0.ledger, agents, promote)).await;
+        let synced = synced.map_err(|_| {
+            let message = format!("the agents of the machine did not answer within {} s", WITHIN.as_secs());
+            Failure::new(Code::Unavailable, ReturnCode::CallToHostFailed, message)
+                .detail("AGENT_FAILED")
+                .remedy("ask again; `cnsctl status` tells since when the agent fails")
+        })?;
+        let synced = synced.map_err(|error| match error {
+            SyncError::Nmagent(error) => nmagent_failed(ReturnCode::NmAgentNcVersionListError, &error),
+            SyncError::Ledger(error) => status::of_ledger(error),
+        })?;
+        Ok(Response::new(pb::SyncHostNcVersionsResponse {
+            programmed: u32::try_from(synced.programmed).unwrap_or(u32::MAX),
+            outdated_network_container_ids: synced.outdated.iter().map(ToString::to_string).collect(),
+            promoted_ip_configs: u32::try_from(synced.promoted).unwrap_or(u32::MAX),
+        }))
     }
 
     async fn get_home_az(

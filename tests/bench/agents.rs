@@ -29,7 +29,7 @@ const CLIENTS: usize = 8;
 const WAITING: usize = 8;
 const ROUND: Duration = Duration::from_secs(1);
 /// Long enough for a hanging agent to be noticed, were it waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 async fn round(daemon: &Daemon, found: &mut Times) -> Result<(), Failure> {
     let over = Arc::new(AtomicBool::new(false));

@@ -10,6 +10,7 @@ mod cns_under_test;
 mod need;
 
 mod access;
+mod agents;
 mod errors;
 mod insight;
 mod ipam;

@@ -354,6 +354,8 @@ pub(super) fn set_host_versions(
                     tx.note(nc_note(nc.id(), format!("host version {version}")));
                     tx.put_nc(NcRecord {
                         host_version: Some(version),
+                        // A new goal takes it back (spec/network-containers.md §16 Q1, Q4).
+                        vfp_update_complete: version >= goal,
                         updated: tx.now.wall,
                         ..(*nc).clone()
                     });
