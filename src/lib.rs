@@ -7,6 +7,7 @@
 //!        │                                  gateway ── legacy JSON ↔ the same services
 //!     service ── who may do what, proto ↔ model, errors that say what to do
 //!        │
+//!        │ ╲ swift: what a pod's request becomes where network containers belong to pods
 //!     ledger ─── one writer: Command → transition → reply; indices, journal, invariants
 //!        │
 //!      store ─── a log with one flush a batch, and redb behind it
@@ -52,6 +53,8 @@ pub mod reconcile;
 pub mod service;
 #[cfg(feature = "daemon")]
 pub mod store;
+#[cfg(feature = "daemon")]
+pub mod swift;
 #[cfg(feature = "daemon")]
 pub mod telemetry;
 #[cfg(feature = "daemon")]

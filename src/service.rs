@@ -183,6 +183,12 @@ impl Context {
     }
 
     /// The host's primary interface, if it has one. Asks nobody.
+    /// Whether pods get the interfaces of NCs of their own, and not addresses of a pool: DNC makes the NCs. Standalone's pool serves
+    /// whoever comes, whatever orchestrator a client has named.
+    fn pods_have_ncs(&self) -> bool {
+        self.host.agents.is_some() && self.ledger.view().orchestrator().kind.is_some_and(is_indexed_by_pod)
+    }
+
     fn host_interface(&self) -> Option<HostInterface> {
         *self.host.interface.borrow()
     }

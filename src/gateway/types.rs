@@ -456,8 +456,8 @@ impl From<pb::PodIpInfo> for PodIpInfo {
             ),
             allow_host_to_nc: info.allow_host_to_nc_communication,
             allow_nc_to_host: info.allow_nc_to_host_communication,
-            // The reference fills it for delegated NICs only (§6.20).
-            nc: if nic == pb::NicType::Infra { String::new() } else { info.network_container_id },
+            // The reference fills it for interfaces that are no address of the pool (§6.20).
+            nc: if info.ip_config_id.is_empty() { info.network_container_id } else { String::new() },
         }
     }
 }

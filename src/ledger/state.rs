@@ -18,7 +18,7 @@ use super::{
 use crate::model::{
     Actor, BootTime, ChangeNote, ContainerId, Endpoint, Family, IpConfigId, IpRecord, IpState, IpStateKind,
     JournalEntry, NcId, NcLifecycle, NcRecord, Now, OnRelease, Operation, Orchestrator, Outcome, PodIdentity,
-    PodKey, PodKeyScheme, Tombstone,
+    PodKey, Tombstone,
 };
 
 /// At most this many notes and addresses are kept in one journal entry.
@@ -240,11 +240,8 @@ impl State {
         container: Option<&ContainerId>,
         interface_id: &str,
     ) -> Result<PodKey, Rejection> {
-        let text = match self.config.scheme {
-            PodKeyScheme::InterfaceId => interface_id,
-            PodKeyScheme::InfraContainerId => container.map_or("", ContainerId::as_str),
-        };
-        PodKey::new(text).ok_or(Rejection::NoPodKey { scheme: self.config.scheme })
+        let scheme = self.config.scheme;
+        PodKey::of(scheme, container, interface_id).ok_or(Rejection::NoPodKey { scheme })
     }
 
     /// The addresses of a key, v4 first.

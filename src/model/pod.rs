@@ -4,6 +4,8 @@ use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
+use super::ContainerId;
+
 /// A pod's namespace and name. Informational: neither is part of the key (spec/ipam.md §1.2), and both are empty where a
 /// runtime knows no pods or a legacy caller sent a `null` context.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -89,6 +91,14 @@ impl PodKey {
     pub fn new(text: &str) -> Option<Self> {
         let usable = !text.is_empty() && text.len() <= 512 && !text.chars().any(char::is_control);
         usable.then(|| Self(text.into()))
+    }
+
+    /// Of a request, by what the scheme takes.
+    pub fn of(scheme: PodKeyScheme, container: Option<&ContainerId>, interface_id: &str) -> Option<Self> {
+        Self::new(match scheme {
+            PodKeyScheme::InterfaceId => interface_id,
+            PodKeyScheme::InfraContainerId => container.map_or("", ContainerId::as_str),
+        })
     }
 
     /// The text.

@@ -16,6 +16,7 @@ use crate::{
         SecondaryIpConfig, Timestamp, parse_ip,
     },
     proto::v1 as pb,
+    swift::PodNic,
 };
 
 type Parsed<T> = Result<T, InvalidField>;
@@ -464,6 +465,33 @@ pub(super) fn pb_pod_ip_info(
         allow_nc_to_host_communication: nc.spec.allow_nc_to_host,
         network_container_id: nc.id().to_string(),
         ip_config_id: record.id.to_string(),
+    }
+}
+
+/// An interface of a pod with NCs of its own (spec/rest-contract.md §6.20, standalone SwiftV2).
+pub(super) fn pb_pod_nic(nic: PodNic<'_>, host: Option<&HostInterface>) -> pb::PodIpInfo {
+    let info = |nc: &NcSpec, config: &IpConfiguration| pb::PodIpInfo {
+        pod_ip_config: config.subnet.map(pb_subnet),
+        network_container_primary_ip_config: Some(pb_ip_configuration(config)),
+        host_primary_ip_info: host.and_then(pb_host_primary_ip_info),
+        network_container_id: nc.id.to_string(),
+        ..Default::default()
+    };
+    match nic {
+        PodNic::Nc(nc) => pb::PodIpInfo {
+            network_container_ipv6_config: Some(pb_ip_configuration(&nc.ipv6_configuration)),
+            mac_address: text(nc.network_interface_info.mac.as_ref()),
+            nic_type: pb_nic_type(nc.network_interface_info.nic_type).into(),
+            skip_default_routes: nc.skip_default_routes,
+            ..info(nc, &nc.ip_configuration)
+        },
+        PodNic::Apipa(nc) => pb::PodIpInfo {
+            nic_type: pb::NicType::Apipa.into(),
+            skip_default_routes: true,
+            allow_host_to_nc_communication: nc.allow_host_to_nc,
+            allow_nc_to_host_communication: nc.allow_nc_to_host,
+            ..info(nc, &nc.local_ip_configuration)
+        },
     }
 }
 

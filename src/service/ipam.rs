@@ -1,26 +1,69 @@
 //! `cns.v1.IpamService`.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use tonic::{Code, Request, Response, Status};
 
 use super::{
-    Context, convert,
+    Context, convert, network_container,
     status::{self, Failure},
     watch::{self, Responses},
 };
 use crate::{
     ledger::{Committed, Effect, LedgerError, Rejection, ReleaseIps, ReleaseOutcome, RequestIps, Requester},
-    model::{IpRecord, NcId, Now, ReturnCode, parse_ip},
+    model::{IpRecord, NcId, Now, PodKey, ReturnCode, parse_ip},
     proto::v1::{self as pb, ipam_service_server::IpamService},
+    swift,
 };
 
 /// Page sizes: what the server chooses, and the most it gives.
 const PAGE: (usize, usize) = (1_000, 10_000);
 
+/// When a pod should ask again whose NC the host has not programmed yet.
+const PROGRAMMED_SOON: Duration = Duration::from_secs(2);
+
 /// See the contract.
 #[derive(Clone, Debug)]
 pub(super) struct Ipam(pub(super) Context);
+
+impl Ipam {
+    /// The interfaces of a pod whose NCs are its own (spec/swiftv2.md §5). Unlike in the reference, which ignores what became of each
+    /// NC (§12 there), a pod without NCs, or with one that the host has not programmed, is refused: it would start without a network.
+    async fn of_own_ncs(
+        &self,
+        request: pb::RequestIpConfigsRequest,
+    ) -> Result<Response<pb::RequestIpConfigsResponse>, Status> {
+        let container = convert::container("infra_container_id", &request.infra_container_id)?;
+        let pod = convert::pod("pod", request.pod)?;
+        let scheme = self.0.ledger.config().scheme;
+        if PodKey::of(scheme, container.as_ref(), &request.pod_interface_id).is_none() {
+            return Err(status::of_rejection(&Rejection::NoPodKey { scheme }));
+        }
+        let pending = network_container::NetworkContainers(self.0.clone()).pending(&pod).await;
+        if !pending.is_empty() {
+            let ids = pending.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let code = ReturnCode::NetworkContainerVfpProgramPending;
+            let message = format!("NetworkContainer VFP programming is pending: {ids}");
+            return Err(Failure::new(Code::FailedPrecondition, code, message)
+                .detail("PROGRAMMING_PENDING")
+                .put("network_container_ids", ids)
+                .remedy("ask again; the host programs network containers shortly after they are published")
+                .retry(PROGRAMMED_SOON)
+                .into());
+        }
+        let view = self.0.ledger.view();
+        let ncs: Vec<_> = view.ncs_of_pod(&pod).map(|nc| nc.record.clone()).collect();
+        if ncs.is_empty() {
+            return Err(network_container::unknown_of(&pod));
+        }
+        let host = self.0.host_interface();
+        let nics = swift::pod_nics(ncs.iter().map(|nc| &nc.spec));
+        Ok(Response::new(pb::RequestIpConfigsResponse {
+            pod_ip_infos: nics.into_iter().map(|nic| convert::pb_pod_nic(nic, host.as_ref())).collect(),
+            ..Default::default()
+        }))
+    }
+}
 
 #[tonic::async_trait]
 impl IpamService for Ipam {
@@ -43,6 +86,10 @@ impl IpamService for Ipam {
             .put("mac_addresses", macs)
             .remedy("schedule the pod on a node with this adapter, or ask without backend interfaces")
             .into());
+        }
+        // The old call for one address never knew of pods' own NCs (spec/rest-contract.md §6.21).
+        if self.0.pods_have_ncs() && !request.exactly_one {
+            return self.of_own_ncs(request).await;
         }
         let mut desired = Vec::with_capacity(request.desired_ip_addresses.len());
         for (i, text) in request.desired_ip_addresses.iter().enumerate() {

@@ -46,7 +46,7 @@ fn unknown(id: &NcId) -> Status {
         .into()
 }
 
-fn unknown_of(pod: &PodIdentity) -> Status {
+pub(super) fn unknown_of(pod: &PodIdentity) -> Status {
     // The reference's words; ours name the pod so that two never read alike.
     let message = format!("Failed to find networkContainerID for orchestratorContext {pod}");
     Failure::new(Code::NotFound, ReturnCode::UnknownContainerId, message)
@@ -123,7 +123,9 @@ impl NetworkContainerService for NetworkContainers {
         use pb::get_network_container_request::By;
         let by = request.into_inner().by;
         let pending = match &by {
-            Some(By::OrchestratorContext(pod)) => self.pending(pod).await?,
+            Some(By::OrchestratorContext(pod)) => {
+                self.pending(&convert::pod("orchestrator_context", Some(pod.clone()))?).await
+            }
             _ => Vec::new(),
         };
         let view = self.0.ledger.view();
@@ -285,17 +287,16 @@ impl NetworkContainerService for NetworkContainers {
 
 impl NetworkContainers {
     /// The pod's NCs that the host has not programmed yet. Without agents there is nobody who programs.
-    async fn pending(&self, pod: &pb::PodIdentity) -> Result<Vec<NcId>, Status> {
-        let Some(agents) = &self.0.host.agents else { return Ok(Vec::new()) };
-        let pod = convert::pod("orchestrator_context", Some(pod.clone()))?;
+    pub(super) async fn pending(&self, pod: &PodIdentity) -> Vec<NcId> {
+        let Some(agents) = &self.0.host.agents else { return Vec::new() };
         let ncs: Vec<NcId> = {
             let view = self.0.ledger.view();
             if !view.orchestrator().kind.is_some_and(is_indexed_by_pod) {
-                return Ok(Vec::new());
+                return Vec::new();
             }
-            view.ncs_of_pod(&pod).map(|nc| nc.record.id().clone()).collect()
+            view.ncs_of_pod(pod).map(|nc| nc.record.id().clone()).collect()
         };
-        Ok(self.0.programming.pending(&self.0.ledger, agents, &ncs).await)
+        self.0.programming.pending(&self.0.ledger, agents, &ncs).await
     }
 
     /// Why a container is not attached: the reference does it on Windows only, and for Batch only

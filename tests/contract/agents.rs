@@ -74,7 +74,7 @@ async fn status(cns: &Cns, id: &str) -> (String, u32, u32) {
         cns.ncs().await.get_network_container_status(request).await.unwrap().into_inner().status.unwrap();
     let v4 = status.ipv4.unwrap_or_default();
     (
-        status.host_version.map(|version| version.to_string()).unwrap_or("-1".into()),
+        status.host_version.map_or("-1".into(), |version| version.to_string()),
         v4.available,
         v4.pending_programming,
     )
@@ -260,4 +260,90 @@ async fn what_the_agents_say_is_passed_on() {
         assert_eq!(refused.code(), Code::Unavailable, "{refused}");
         assert!(refused.get_details_retry_info().is_some(), "{refused}");
     }
+}
+
+/// A delegated NIC's NC that host and container may talk over.
+fn delegated(id: &str, pod: &str, address: &str, mac: &str) -> pb::NetworkContainer {
+    let configuration = |address: &str, prefix_length, gateway: &str| pb::IpConfiguration {
+        ip_subnet: Some(pb::IpSubnet { ip_address: address.into(), prefix_length }),
+        gateway_ip_address: gateway.into(),
+        ..Default::default()
+    };
+    pb::NetworkContainer {
+        id: id.into(),
+        r#type: pb::NetworkContainerType::Docker.into(),
+        version: "1".into(),
+        orchestrator_context: Some(pb::PodIdentity { namespace: "default".into(), name: pod.into() }),
+        ip_configuration: Some(configuration(address, 24, "10.7.0.1")),
+        local_ip_configuration: Some(configuration("169.254.128.7", 17, "169.254.128.1")),
+        network_interface_info: Some(pb::NetworkInterfaceInfo {
+            nic_type: pb::NicType::DelegatedVm.into(),
+            mac_address: mac.into(),
+        }),
+        skip_default_routes: true,
+        ..Default::default()
+    }
+}
+
+fn pod_request(pod: &str) -> pb::RequestIpConfigsRequest {
+    pb::RequestIpConfigsRequest {
+        pod: Some(pb::PodIdentity { namespace: "default".into(), name: pod.into() }),
+        ..ask("c1")
+    }
+}
+
+/// spec/swiftv2.md §5: each NC is an interface, and one more leads to the host.
+#[tokio::test]
+async fn a_pod_with_network_containers_of_its_own_gets_an_interface_for_each() {
+    let (cns, agents) = direct(pb::OrchestratorType::Kubernetes).await;
+    let mut second = delegated(NC2, "web-0", "10.7.0.10", "60:45:bd:12:aa:02");
+    second.allow_nc_to_host_communication = true;
+    for nc in [delegated(NC1, "web-0", "10.7.0.9", "60:45:bd:12:aa:01"), second] {
+        let request = pb::CreateOrUpdateNetworkContainerRequest { network_container: Some(nc) };
+        cns.ncs().await.create_or_update_network_container(request).await.unwrap();
+    }
+    let mut ipam = cns.ipam().await;
+    // The reference ignores both, and the pod starts without its network (spec/swiftv2.md §12).
+    let refused = ipam.request_ip_configs(pod_request("web-0")).await.unwrap_err();
+    assert_eq!(refused.get_details_error_info().unwrap().metadata["return_code"], "31", "{refused}");
+    assert!(refused.get_details_retry_info().is_some());
+    let refused = ipam.request_ip_configs(pod_request("nobody")).await.unwrap_err();
+    assert_eq!(refused.get_details_error_info().unwrap().metadata["return_code"], "18", "{refused}");
+
+    host_says(&agents, &[(NC1, "1"), (NC2, "1")]);
+    let mut given = Vec::new();
+    for _ in 0..2 {
+        given.push(ipam.request_ip_configs(pod_request("web-0")).await.unwrap().into_inner().pod_ip_infos);
+    }
+    assert_eq!(given[0], given[1], "asking again gives the same");
+    let nics: Vec<_> = given[0]
+        .iter()
+        .map(|info| {
+            let config = info.pod_ip_config.clone().unwrap_or_default();
+            (
+                info.nic_type(),
+                config.ip_address,
+                info.mac_address.as_str(),
+                info.network_container_id.as_str(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        nics,
+        [
+            (pb::NicType::DelegatedVm, "10.7.0.9".into(), "60:45:bd:12:aa:01", NC1),
+            (pb::NicType::DelegatedVm, "10.7.0.10".into(), "60:45:bd:12:aa:02", NC2),
+            (pb::NicType::Apipa, "169.254.128.7".into(), "", NC2),
+        ]
+    );
+    let apipa = &given[0][2];
+    assert!(
+        apipa.skip_default_routes
+            && apipa.allow_nc_to_host_communication
+            && !apipa.allow_host_to_nc_communication
+    );
+    // No pool: nothing is held, and giving back is success.
+    let give = pb::ReleaseIpConfigsRequest { pod_interface_id: "c1-eth0".into(), ..super::give("c1") };
+    ipam.release_ip_configs(give).await.unwrap();
+    cns.assert_sound().await;
 }

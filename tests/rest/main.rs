@@ -74,6 +74,7 @@ vector_files! {
     request_ip_config
     request_ip_configs
     routing
+    standalone_swift
     unpublish
     vm_unique_id
 }

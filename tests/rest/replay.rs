@@ -6,17 +6,19 @@ use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
 };
 
+use cns_fake_agents::{Agent, FakeAgents, Fault};
+
 use super::{
     cns_under_test::{Cns, until},
     docker_under_test::Docker,
     http::{self, Answer},
     json::Json,
     need, pattern,
-    vector::{Case, Daemon, Group, Response, Vectors},
+    vector::{AgentFault, Agents, Case, Daemon, Group, Response, Vectors},
 };
 
 /// A Standalone daemon whose NC has the addresses 10.244.0.2 to 10.244.0.14 for pods, or what the group wants.
-async fn daemon(vectors: &Vectors, group: &Daemon) -> (Cns, SocketAddr) {
+async fn daemon(vectors: &Vectors, group: &Daemon) -> (Cns, SocketAddr, Option<FakeAgents>) {
     // Free a moment ago; the next port that the kernel gives away is another one.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
     let mut args = if group.local {
@@ -26,13 +28,24 @@ async fn daemon(vectors: &Vectors, group: &Daemon) -> (Cns, SocketAddr) {
     };
     let mut cns = Cns::prepared(&[]);
     let path = cns.directory().join("cns_config.json");
-    let content = match &group.config {
-        Some(config) => vectors.json(config).unwrap().to_string(),
-        None => serde_json::json!({"Node": {"DockerURL": docker(group)}}).to_string(),
+    let agents = match &group.agents {
+        Some(wanted) => Some(agents(wanted).await),
+        None => None,
+    };
+    let content = match (&group.config, &agents) {
+        (Some(config), _) => vectors.json(config).unwrap().to_string(),
+        (None, Some(agents)) => serde_json::json!({
+            "ChannelMode": "Direct",
+            "WireserverIP": agents.address(Agent::Wireserver).to_string(),
+            "TelemetrySettings": {"DisableAll": true},
+            "Node": {"IMDSURL": agents.url(Agent::Imds), "DockerURL": docker(group)},
+        })
+        .to_string(),
+        (None, None) => serde_json::json!({"Node": {"DockerURL": docker(group)}}).to_string(),
     };
     fs::write(&path, content).unwrap();
     args.extend(["--config-path".to_owned(), path.to_str().unwrap().to_owned()]);
-    if group.config.is_none() && group.args.is_empty() {
+    if group.config.is_none() && agents.is_none() && group.args.is_empty() {
         args.extend(["--standalone-cidr".to_owned(), "10.244.0.0/28".to_owned()]);
     }
     args.extend(group.args.iter().cloned());
@@ -40,7 +53,20 @@ async fn daemon(vectors: &Vectors, group: &Daemon) -> (Cns, SocketAddr) {
     cns.launch().await;
     let server = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     until("the REST listener", || async { tokio::net::TcpStream::connect(server).await.is_ok() }).await;
-    (cns, server)
+    (cns, server, agents)
+}
+
+async fn agents(wanted: &Agents) -> FakeAgents {
+    let agents = FakeAgents::start().await.unwrap();
+    agents.world(|world| world.ncs = wanted.ncs.clone().into_iter().collect());
+    for (target, fault) in &wanted.faults {
+        let fault = match fault {
+            AgentFault::Status(status) => Fault::Status(*status),
+            AgentFault::Drop(_) => Fault::Drop,
+        };
+        agents.fail(target, fault);
+    }
+    agents
 }
 
 /// Where the group's docker is. That of the machine is no part of a test.
@@ -89,7 +115,7 @@ async fn replay_group(vectors: &Vectors, group: &Group, prefix: &str) -> Vec<Str
         need::skip(&format!("{} / {}", vectors.file, group.name), "this machine has no primary address");
         return Vec::new();
     }
-    let (cns, server) = daemon(vectors, &group.daemon).await;
+    let (cns, server, _agents) = daemon(vectors, &group.daemon).await;
     let mut failures = Vec::new();
     for case in &group.cases {
         let (method, bytes) = request(vectors, case, prefix).unwrap();

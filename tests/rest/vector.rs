@@ -55,6 +55,37 @@ pub(crate) struct Daemon {
     pub(crate) local: bool,
     /// The docker that the daemon finds; without, it finds none.
     pub(crate) docker: Option<Docker>,
+    /// The machine's agents that the daemon finds, in ChannelMode Direct; its configuration says where they are.
+    pub(crate) agents: Option<Agents>,
+}
+
+/// Agents that have programmed these NCs, and calls of these targets going wrong.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Agents {
+    /// Versions by id.
+    #[serde(default)]
+    pub(crate) ncs: BTreeMap<String, String>,
+    /// An HTTP status, or `drop`, by a part of the request's target.
+    #[serde(default)]
+    pub(crate) faults: BTreeMap<String, AgentFault>,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum AgentFault {
+    /// Wireserver's, or IMDS', status.
+    Status(u16),
+    /// The connection ends.
+    Drop(Drop),
+}
+
+/// `drop`.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Drop {
+    Drop,
 }
 
 /// A docker with these networks, and calls of these methods going wrong.
