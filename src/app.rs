@@ -3,6 +3,7 @@
 //! [`App::build`] does everything that can be refused: it opens the store, starts the ledger, brings the mode's source in line
 //! and binds every listener. [`App::run`] serves until told to stop, then stops in reverse order.
 
+mod certificate;
 mod host_interface;
 mod listeners;
 mod modes;
@@ -18,12 +19,15 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic_health::server::HealthReporter;
 
-use self::listeners::{SocketFile, UnixSocket, incoming_tcp};
 pub use self::modes::remove_masquerade;
+use self::{
+    certificate::Keeping,
+    listeners::{SocketFile, UnixSocket, incoming_tcp},
+};
 use crate::{
-    config::{ChannelMode, Config, RestAddress, TlsVersion},
+    config::{ChannelMode, Config, RestAddress, TlsSource, TlsVersion},
     gateway::{self, Gateway},
-    host::{Agents, docker::Docker, http::ClientError},
+    host::{Agents, docker::Docker, http::ClientError, imds::Imds, keyvault::KeyVaultError},
     ledger::{Health, Ledger, LedgerConfig, LedgerError, WriterThread},
     proto,
     reconcile::{self, Settings},
@@ -85,6 +89,9 @@ pub enum AppError {
         /// What is wrong.
         source: TlsError,
     },
+    /// The certificate in Key Vault.
+    #[error("UseHTTPS: the certificate cannot be fetched: {0}")]
+    KeyVault(KeyVaultError),
     /// The gRPC server.
     #[error("gRPC: {0}")]
     Grpc(#[from] tonic::transport::Error),
@@ -128,7 +135,7 @@ pub struct App {
     tls: Option<Arc<tls::Server>>,
     http: Option<TcpListener>,
     rest: Vec<RestListener>,
-    certificates: Vec<(&'static str, tls::Following)>,
+    certificates: Vec<(&'static str, Keeping)>,
     /// Whom to ask for the home zone, and whom to tell.
     watched_zone: Option<(Agents, watch::Sender<HomeAzState>)>,
     stopping: CancellationToken,
@@ -185,6 +192,7 @@ impl App {
             ChannelMode::Standalone => None,
             _ => Some(Agents::new(&config.wireserver_url, &config.imds_url)?),
         };
+        let imds = agents.as_ref().map(|agents| agents.imds.clone());
         let (home_az, told_home_az) = watch::channel(HomeAzState::default());
         let watched_zone = match (&agents, config.channel_mode) {
             (Some(agents), ChannelMode::Direct) => Some((agents.clone(), home_az)),
@@ -223,7 +231,7 @@ impl App {
         };
         let mut certificates = Vec::new();
         let tls = grpc_tls(&config, &mut certificates)?;
-        let rest = rest(&config, &mut certificates).await?;
+        let rest = rest(&config, imds.as_ref(), &mut certificates).await?;
         Ok(Self {
             config,
             ledger,
@@ -401,7 +409,8 @@ impl App {
 /// Binds what the configuration wants of the gateway.
 async fn rest(
     config: &Config,
-    certificates: &mut Vec<(&'static str, tls::Following)>,
+    imds: Option<&Imds>,
+    certificates: &mut Vec<(&'static str, Keeping)>,
 ) -> Result<Vec<RestListener>, AppError> {
     use gateway::listen::{Kind, Listener};
 
@@ -427,14 +436,13 @@ async fn rest(
             protocols: &["h2", "http/1.1"],
             clients: wanted.client_auth.then(|| tls::ClientTerms {
                 authorities: wanted.client_ca.clone(),
-                trust_served_chain: false,
+                // So it is with certificates of Key Vault; a file's chain is no list of clients' authorities.
+                trust_served_chain: matches!(wanted.source, TlsSource::KeyVault { .. }),
                 subject: wanted.client_subject.clone(),
             }),
         };
-        let files = tls::Files { identity: wanted.cert.clone(), key: None };
-        let (server, following) =
-            files.serve(terms).map_err(|source| AppError::Tls { what: "UseHTTPS", source })?;
-        certificates.push(("rest", following));
+        let (server, keeping) = certificate::serve(config, &wanted.source, terms, imds).await?;
+        certificates.push(("rest", keeping));
         let listener = Listener::Tls(bind_tcp("TLSPort", wanted.address).await?, server);
         let at = format!("{} with TLS", wanted.address);
         bound.push(RestListener { at, listener, kind: Kind::Main, file: None });
@@ -462,7 +470,7 @@ async fn bind_tcp(what: &'static str, address: SocketAddr) -> Result<TcpListener
 
 fn grpc_tls(
     config: &Config,
-    certificates: &mut Vec<(&'static str, tls::Following)>,
+    certificates: &mut Vec<(&'static str, Keeping)>,
 ) -> Result<Option<Arc<tls::Server>>, AppError> {
     let Some(wanted) = &config.tls else { return Ok(None) };
     let terms = tls::Terms {
@@ -477,7 +485,7 @@ fn grpc_tls(
     let (server, following) = files
         .serve(terms)
         .map_err(|source| AppError::Tls { what: "--tls-cert, --tls-key, --tls-client-ca", source })?;
-    certificates.push(("grpc", following));
+    certificates.push(("grpc", Keeping::Files(following)));
     Ok(Some(server))
 }
 

@@ -30,7 +30,7 @@ pub use file::{
 pub use go_flags::{FlagError, GO_FLAGS, GoFlag, Kind, LegacyFlags};
 pub use mode::{ChannelMode, UnknownChannelMode};
 pub use program::Program;
-pub use rest::{DEFAULT_PORT, RestAddress, RestListeners, RestTls, RestUrlError, TlsVersion};
+pub use rest::{DEFAULT_PORT, RestAddress, RestListeners, RestTls, RestUrlError, TlsSource, TlsVersion};
 use serde::Serialize;
 
 use crate::{
@@ -38,6 +38,7 @@ use crate::{
         docker::DockerUrl,
         http::{BaseUrl, InvalidBaseUrl},
         imds::IMDS,
+        keyvault::{KeyVaultConfig, KeyVaultConfigError},
     },
     model::PodKeyScheme,
     paths::DefaultPaths,
@@ -323,6 +324,14 @@ pub enum ConfigError {
     /// TLS without a listener to use it.
     #[error("--tls-cert needs --grpc-bind-address: the unix socket knows its callers without certificates")]
     TlsWithoutListener,
+    /// A certificate in Key Vault that cannot be fetched as told.
+    #[error("{source}{place}", place = in_file(file.as_deref()))]
+    KeyVault {
+        /// The file.
+        file: Option<PathBuf>,
+        /// What is wrong.
+        source: KeyVaultConfigError,
+    },
     /// The REST API has no address.
     #[error(
         "the REST API has no address: this machine has no default route that would name one; give -c tcp://ADDRESS:PORT"
@@ -346,6 +355,10 @@ pub enum ConfigError {
         /// As given.
         path: PathBuf,
     },
+}
+
+fn in_file(file: Option<&Path>) -> String {
+    file.map(|file| format!(" (in {})", file.display())).unwrap_or_default()
 }
 
 impl ConfigError {
@@ -667,13 +680,13 @@ fn rest_tls(main: &RestAddress, file: &FileRead) -> Result<Option<RestTls>, Conf
         let key = file.key("TLSPort");
         return Err(ConfigError::value(key, port, "a port other than the main listener's is expected"));
     }
-    let cert = settings.tls_certificate_path.clone().ok_or_else(|| {
-        wrong("TLSCertificatePath is needed too; this version does not read certificates from Key Vault yet")
+    let source = tls_source(file)?.ok_or_else(|| {
+        wrong("TLSCertificatePath or KeyVaultSettings.URL is needed too, where the certificate is")
     })?;
     let subject = &settings.mtls_client_cert_subject_name;
     Ok(Some(RestTls {
         address: SocketAddr::new(main.ip(), port),
-        cert,
+        source,
         min_version: if settings.min_tls_version == "TLS 1.3" {
             TlsVersion::Tls13
         } else {
@@ -683,6 +696,32 @@ fn rest_tls(main: &RestAddress, file: &FileRead) -> Result<Option<RestTls>, Conf
         client_ca: settings.node.rest.as_ref().and_then(|rest| rest.client_ca.clone()),
         client_subject: Some(subject.clone()).filter(|subject| !subject.is_empty()),
     }))
+}
+
+/// Where the certificate is: a file counts before Key Vault, as with the reference (spec/security.md §2).
+fn tls_source(file: &FileRead) -> Result<Option<TlsSource>, ConfigError> {
+    let settings = &file.settings;
+    if let Some(path) = &settings.tls_certificate_path {
+        return Ok(Some(TlsSource::File(path.clone())));
+    }
+    if settings.key_vault.url.is_empty() {
+        return Ok(None);
+    }
+    let vault = KeyVaultConfig {
+        url: agent_url(&file.key("KeyVaultSettings.URL"), &settings.key_vault.url)?,
+        certificate_name: settings.key_vault.certificate_name.clone(),
+        identity: settings.msi.resource_id.clone(),
+    };
+    let vault =
+        vault.checked().map_err(|source| ConfigError::KeyVault { file: file.path.clone(), source })?;
+    let hours = u64::try_from(settings.key_vault.refresh_interval_in_hrs).unwrap_or(12);
+    let ours = settings.node.rest.as_ref().and_then(|rest| rest.key_vault_refresh_secs);
+    if ours.is_some_and(|ours| ours.is_zero()) {
+        let key = file.key("Node.REST.KeyVaultRefreshSecs");
+        return Err(ConfigError::value(key, "0", "more than zero is expected"));
+    }
+    let refresh = ours.unwrap_or(Duration::from_secs(hours.saturating_mul(3600)));
+    Ok(Some(TlsSource::KeyVault { vault, refresh }))
 }
 
 /// Where the reference left its state, if it is to be taken over.

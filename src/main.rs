@@ -81,7 +81,12 @@ async fn serve(config: Config) -> Result<(), AppError> {
         (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
         (Err(source), _) | (_, Err(source)) => return Err(AppError::Signals(source)),
     };
-    let app = App::build(config).await?;
+    // A start may wait long for others; what it has done until then is as durable as if the machine had failed.
+    let app = tokio::select! {
+        app = App::build(config) => app?,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
     app.run(async {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
     })

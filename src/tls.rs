@@ -8,6 +8,7 @@
 
 mod clients;
 mod identity;
+mod refresh;
 
 use std::{
     fmt, io,
@@ -22,7 +23,10 @@ use rustls_pki_types::{CertificateDer, UnixTime, pem::PemObject as _};
 use tokio_util::sync::CancellationToken;
 
 use self::clients::{Clients, Trust};
-pub use self::identity::{Identity, IdentityError};
+pub use self::{
+    identity::{Identity, IdentityError},
+    refresh::{Fetch, Pace, Refreshing},
+};
 
 /// How often files are looked at. Kubernetes replaces a mounted secret by turning a link, editors replace files, others write in
 /// place: reading a few kilobytes sees all of it.

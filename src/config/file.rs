@@ -178,8 +178,9 @@ fn optional_path(found: Option<Found<'_>>) -> Read<Option<PathBuf>> {
 fn url(found: Option<Found<'_>>) -> Read<String> {
     let Some(found) = found else { return Ok(String::new()) };
     let text = found.text()?;
-    let host = text.strip_prefix("https://").unwrap_or_default();
-    if text.is_empty() || !host.is_empty() && !host.contains(char::is_whitespace) {
+    // Cleartext only where nobody can listen, which is for trying it out.
+    let takes = |url: &BaseUrl| text.starts_with("https://") || url.is_loopback();
+    if text.is_empty() || text.contains("://") && text.parse().is_ok_and(|url| takes(&url)) {
         Ok(text)
     } else {
         found.wrong("a URL that begins with https:// is expected")
@@ -628,6 +629,9 @@ section! {
         port: Option<u16> = "Port", given(|found| Ok(u16::try_from(found.integer(1, 65_535)?).unwrap_or(u16::MAX)));
         /// Authorities whose clients are trusted, PEM; without it, only the one that has the served certificate itself.
         client_ca: Option<PathBuf> = "ClientCAPath", given(path);
+        /// How often a certificate is fetched from Key Vault; counts before `KeyVaultSettings.RefreshIntervalInHrs`.
+        #[serde(serialize_with = "serialize_seconds")]
+        key_vault_refresh_secs: Option<Duration> = "KeyVaultRefreshSecs", given(seconds);
     }
 }
 
@@ -671,8 +675,6 @@ const NOT_ACTED_ON: &[&str] = &[
     "/Logger/etw",
     "/TLSSubjectName",
     "/TLSEndpoint",
-    "/KeyVaultSettings",
-    "/MSISettings",
     "/ManagedSettings",
     "/MellanoxMonitorIntervalSecs",
     "/GRPCSettings",

@@ -5,9 +5,12 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     path::PathBuf,
     str::FromStr,
+    time::Duration,
 };
 
 use serde::{Serialize, Serializer};
+
+use crate::host::keyvault::KeyVaultConfig;
 
 /// The port that legacy clients know.
 pub const DEFAULT_PORT: u16 = 10_090;
@@ -52,16 +55,32 @@ impl Serialize for RestAddress {
 pub struct RestTls {
     /// The main listener's host, another port.
     pub address: SocketAddr,
-    /// PEM: the certificate, its authorities, and its key.
-    pub cert: PathBuf,
+    /// Where the certificate and its key come from.
+    pub source: TlsSource,
     /// The oldest version spoken.
     pub min_version: TlsVersion,
     /// Whether clients need a certificate.
     pub client_auth: bool,
-    /// Authorities whose clients are trusted; without it, whoever presents the served certificate itself.
+    /// Authorities whose clients are trusted; without it, those that came with a certificate of Key Vault, else whoever presents the
+    /// served certificate itself.
     pub client_ca: Option<PathBuf>,
     /// The name that a client's certificate must bear: a DNS name, else the common name, in any case.
     pub client_subject: Option<String>,
+}
+
+/// Where a listener's certificate comes from (spec/security.md §2).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum TlsSource {
+    /// PEM: the certificate, its authorities, and its key. Read again when it changes.
+    File(PathBuf),
+    /// Key Vault.
+    KeyVault {
+        /// Which certificate, and who reads it.
+        vault: KeyVaultConfig,
+        /// How often it is fetched again.
+        #[serde(serialize_with = "super::seconds")]
+        refresh: Duration,
+    },
 }
 
 /// A version of TLS.

@@ -175,7 +175,7 @@ fn the_samples_of_the_reference_are_accepted() {
         assert!(!config.metrics_by_default);
         let tls = config.rest.unwrap().tls.unwrap();
         assert_eq!(tls.address, "127.0.0.1:10091".parse().unwrap());
-        assert_eq!((tls.cert, tls.min_version), ("/test".into(), TlsVersion::Tls13));
+        assert_eq!((tls.source, tls.min_version), (TlsSource::File("/test".into()), TlsVersion::Tls13));
         assert_eq!((tls.client_auth, tls.client_ca, tls.client_subject), (true, None, None));
         let note = config.notes.iter().find(|note| note.contains("does not act on these settings")).unwrap();
         assert!(note.contains("EnablePprof") && note.contains("TelemetrySettings.DebugMode"), "{note}");
@@ -317,7 +317,7 @@ fn tls_that_was_asked_for_and_cannot_be_is_an_error() {
     for (key, value, args, expected) in [
         ("TLSPort", json!(""), &[][..], "TLSPort is needed too"),
         ("TLSPort", json!("80"), &[], "a port other than the main listener's"),
-        ("TLSCertificatePath", json!(""), &[], "TLSCertificatePath is needed too"),
+        ("TLSCertificatePath", json!(""), &[], "TLSCertificatePath or KeyVaultSettings.URL is needed too"),
         ("TLSPort", json!("443"), &["-c", "unix:///x"], "TLS needs a TCP address"),
     ] {
         let mut file = full.clone();
@@ -330,6 +330,34 @@ fn tls_that_was_asked_for_and_cannot_be_is_an_error() {
     file["Node"] = json!({});
     let config = with_file("cns", &file, &[]).unwrap();
     assert!(config.rest.is_none() && config.notes[0].starts_with("UseHTTPS is without effect"));
+}
+
+#[test]
+fn a_certificate_may_be_in_key_vault_and_a_file_counts_before_it() {
+    let identity = "/subscriptions/0/resourceGroups/g/providers/Microsoft.ManagedIdentity/x";
+    let full = json!({"UseHTTPS": true, "TLSPort": "443",
+        "KeyVaultSettings": {"URL": "https://v.vault.azure.net", "CertificateName": "cns", "RefreshIntervalInHrs": 2},
+        "MSISettings": {"ResourceID": identity}, "Node": {"REST": {"URL": "tcp://[::1]:80"}}});
+    let source = |file: &serde_json::Value| {
+        with_file("cns", file, &[]).map(|config| config.rest.unwrap().tls.unwrap().source)
+    };
+    let TlsSource::KeyVault { vault, refresh } = source(&full).unwrap() else { panic!("a file") };
+    assert_eq!((vault.certificate_name.as_str(), vault.identity.as_str()), ("cns", identity));
+    assert_eq!(refresh, Duration::from_hours(2));
+    assert!(!with_file("cns", &full, &[]).unwrap().notes.iter().any(|note| note.contains("KeyVault")));
+    let mut other = full.clone();
+    other["TLSCertificatePath"] = json!("/pem");
+    assert_eq!(source(&other).unwrap(), TlsSource::File("/pem".into()));
+    for (pointer, value, expected) in [
+        ("/KeyVaultSettings/CertificateName", json!(""), "KeyVaultSettings.CertificateName"),
+        ("/MSISettings/ResourceID", json!(""), "MSISettings.ResourceID"),
+        ("/KeyVaultSettings/URL", json!("http://v.example"), "KeyVaultSettings.URL"),
+    ] {
+        let mut file = full.clone();
+        *file.pointer_mut(pointer).unwrap() = value;
+        let error = source(&file).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("cns_config.json"), "{error}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Key Vault: the certificate that this node serves TLS with, fetched by the node's managed identity (spec/security.md §2).
 //!
 //! Plain REST: a token from IMDS, then the *secret* that has the certificate's name, which is the only object in Key Vault that holds
-//! the private key. What comes back is decoded to DER and checked: a leaf, a key that is the leaf's, and the CAs between; an operator
+//! the private key. What comes back is decoded and checked: a certificate, a key that is the certificate's, and the CAs between; an operator
 //! learns at start-up and not at the first handshake that a key is missing (the reference does not check).
 
 mod certificate;
@@ -14,9 +14,9 @@ use std::{
 
 use ::http::{HeaderValue, header};
 use percent_encoding::utf8_percent_encode;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-pub use self::certificate::{InvalidCertificate, ServerCertificate};
+pub use self::certificate::InvalidCertificate;
 use super::{
     http::{
         AgentError, AgentState, Answer, BaseUrl, ClientError, HttpClient, Limits, Outgoing, Pause, ReadError,
@@ -25,10 +25,10 @@ use super::{
     imds::Imds,
     wireserver::{SEGMENT, interfaces::shown},
 };
-use crate::gojson;
+use crate::{gojson, tls::Identity};
 
 /// Which identity reads which certificate.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KeyVaultConfig {
     /// `KeyVaultSettings.URL`, e.g. `https://vault.vault.azure.net`.
     pub url: BaseUrl,
@@ -38,8 +38,8 @@ pub struct KeyVaultConfig {
     pub identity: String,
 }
 
-/// A client that cannot be made.
-#[derive(Debug, thiserror::Error)]
+/// Settings that cannot work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyVaultConfigError {
     /// The bearer token would cross the network in the clear.
     #[error("KeyVaultSettings.URL `{0}` is not https; the access token would travel in the clear")]
@@ -54,9 +54,27 @@ pub enum KeyVaultConfigError {
         "MSISettings.ResourceID `{0}` is not the ARM resource id of an identity: /subscriptions/<id>/resourceGroups/<name>/providers/Microsoft.ManagedIdentity/userAssignedIdentities/<name> is expected"
     )]
     Identity(String),
-    /// See [`ClientError`].
-    #[error(transparent)]
-    Client(#[from] ClientError),
+}
+
+impl KeyVaultConfig {
+    /// Checks what can be judged without asking anybody. HTTP is taken for a loopback address only.
+    pub fn checked(self) -> Result<Self, KeyVaultConfigError> {
+        let Self { url, certificate_name: name, identity } = &self;
+        if !url.is_https() && !url.is_loopback() {
+            return Err(KeyVaultConfigError::NotHttps(url.clone()));
+        }
+        let named =
+            (1..=127).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        if !named {
+            return Err(KeyVaultConfigError::Name(shown(name)));
+        }
+        let begins =
+            |prefix: &str| identity.get(..prefix.len()).is_some_and(|text| text.eq_ignore_ascii_case(prefix));
+        if !begins("/subscriptions/") {
+            return Err(KeyVaultConfigError::Identity(shown(identity)));
+        }
+        Ok(self)
+    }
 }
 
 /// A certificate that could not be had.
@@ -117,28 +135,14 @@ pub struct KeyVault {
 }
 
 impl KeyVault {
-    /// A client of the vault; tokens come from `imds`. HTTP is taken for a loopback address only.
+    /// A client of the vault that [`KeyVaultConfig::checked`] has let through; tokens come from `imds`.
     pub fn new(
         config: KeyVaultConfig,
         imds: Imds,
         limits: Limits,
         roots: Roots,
-    ) -> Result<Self, KeyVaultConfigError> {
-        let KeyVaultConfig { url, certificate_name: name, identity } = &config;
-        if !url.is_https() && !url.is_loopback() {
-            return Err(KeyVaultConfigError::NotHttps(url.clone()));
-        }
-        let named =
-            (1..=127).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-        if !named {
-            return Err(KeyVaultConfigError::Name(shown(name)));
-        }
-        let begins =
-            |prefix: &str| identity.get(..prefix.len()).is_some_and(|text| text.eq_ignore_ascii_case(prefix));
-        if !begins("/subscriptions/") {
-            return Err(KeyVaultConfigError::Identity(shown(identity)));
-        }
-        let http = HttpClient::new("Key Vault", url.clone(), limits, roots)?;
+    ) -> Result<Self, ClientError> {
+        let http = HttpClient::new("Key Vault", config.url.clone(), limits, roots)?;
         let pause = Pause::Doubling { first: Duration::from_millis(500), most: Duration::from_secs(2) };
         Ok(Self { http, imds, config: Arc::new(config), token: Arc::default(), pause })
     }
@@ -150,7 +154,7 @@ impl KeyVault {
 
     /// The certificate's latest version. Three attempts at what may pass; a token that the vault refuses is fetched anew once,
     /// for it may have been revoked.
-    pub async fn certificate(&self) -> Result<ServerCertificate, KeyVaultError> {
+    pub async fn certificate(&self) -> Result<Identity, KeyVaultError> {
         let (token, cached) = self.token().await?;
         let secret = match self.secret(&token).await {
             Err(error) if cached && error.fault.status().is_some_and(|status| status.as_u16() == 401) => {
@@ -160,7 +164,7 @@ impl KeyVault {
             outcome => outcome,
         };
         let secret = secret.map_err(KeyVaultError::Secret)?;
-        ServerCertificate::decode(&secret.content_type, &secret.value)
+        certificate::decode(&secret.content_type, &secret.value)
             .map_err(|why| KeyVaultError::Certificate { name: self.config.certificate_name.clone(), why })
     }
 

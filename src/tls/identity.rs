@@ -8,7 +8,7 @@ use rustls_pki_types::{
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 /// Why certificates and a key are no identity.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum IdentityError {
     /// Not PEM.
     #[error("no PEM: {0}")]
@@ -48,11 +48,11 @@ impl IdentityError {
 }
 
 /// A certificate with its chain and key.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Identity {
     /// What is served: the certificate, then the authorities that link it to its root, without the root itself.
     pub chain: Vec<CertificateDer<'static>>,
-    /// Every other certificate that came with it.
+    /// Every authority's certificate that came with it.
     pub authorities: Vec<CertificateDer<'static>>,
     /// The certificate's key, in any of its forms.
     pub key: PrivateKeyDer<'static>,
@@ -76,19 +76,22 @@ impl Identity {
             Err(pem::Error::NoItemsFound) => return Err(IdentityError::NoKey),
             Err(error) => return Err(IdentityError::Pem(error.to_string())),
         };
-        Self::new(certificates, key)
+        Self::new(certificates, vec![key])
     }
 
-    /// The certificate is the one that belongs to the key. The reference takes the first that is no authority from a file, and the
-    /// last from Key Vault (spec/security.md §2); where they are right, so is this.
+    /// The certificate is the one that belongs to a key, and of several the one that ends last, for a renewed one may keep its key.
+    /// The reference takes the first that is no authority from a file, and the last from Key Vault (spec/security.md §2); where they
+    /// are right, so is this.
     pub fn new(
         certificates: Vec<CertificateDer<'static>>,
-        key: PrivateKeyDer<'static>,
+        keys: Vec<PrivateKeyDer<'static>>,
     ) -> Result<Self, IdentityError> {
         if certificates.is_empty() {
             return Err(IdentityError::NoCertificate);
         }
-        let signing = any_supported_type(&key).map_err(IdentityError::Key)?;
+        if keys.is_empty() {
+            return Err(IdentityError::NoKey);
+        }
         let parsed = certificates
             .iter()
             .enumerate()
@@ -97,16 +100,32 @@ impl Identity {
                 Err(error) => Err(IdentityError::Certificate { number: at + 1, why: error.to_string() }),
             })
             .collect::<Result<Vec<_>, _>>()?;
-        let belongs = |der: &CertificateDer<'static>| {
-            let pair = CertifiedKey::new(vec![der.clone()], signing.clone());
-            matches!(
-                pair.keys_match(),
-                Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown))
-            )
-        };
-        let Some(leaf) = (0..certificates.len()).find(|at| belongs(&certificates[*at])) else {
+        let mut unusable = None;
+        let mut found = None;
+        for key in keys {
+            let signing = match any_supported_type(&key) {
+                Ok(signing) => signing,
+                Err(error) => {
+                    unusable = Some(IdentityError::Key(error));
+                    continue;
+                }
+            };
+            let belongs = |at: &usize| {
+                let pair = CertifiedKey::new(vec![certificates[*at].clone()], signing.clone());
+                matches!(
+                    pair.keys_match(),
+                    Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown))
+                )
+            };
+            let ends = |at: &usize| parsed[*at].validity().not_after.timestamp();
+            if let Some(leaf) = (0..certificates.len()).filter(belongs).max_by_key(ends) {
+                found = Some((leaf, key));
+                break;
+            }
+        }
+        let Some((leaf, key)) = found else {
             let subjects: Vec<_> = parsed.iter().map(|one| one.subject().to_string()).collect();
-            return Err(IdentityError::Mismatch(subjects.join("; ")));
+            return Err(unusable.unwrap_or_else(|| IdentityError::Mismatch(subjects.join("; "))));
         };
         let mut order = vec![leaf];
         loop {
@@ -127,7 +146,8 @@ impl Identity {
         let authorities = certificates
             .iter()
             .enumerate()
-            .filter(|(at, _)| *at != leaf)
+            // Whoever is no authority must not sign clients' certificates, wherever it was found.
+            .filter(|(at, _)| *at != leaf && parsed[*at].is_ca())
             .map(|(_, der)| der.clone())
             .collect();
         Ok(Self { chain, authorities, key, subject, not_after })

@@ -18,6 +18,7 @@ mod need;
 
 mod http;
 mod json;
+mod keyvault;
 mod limits;
 mod pattern;
 mod replay;

@@ -36,32 +36,32 @@ fn params(common_name: &str, dns: &[&str], is_ca: bool) -> CertificateParams {
     params
 }
 
-fn authority(name: &str) -> Authority {
+pub(super) fn authority(name: &str) -> Authority {
     CertifiedIssuer::self_signed(params(name, &[], true), KeyPair::generate().unwrap()).unwrap()
 }
 
 /// A certificate with its chain and key, in one PEM text.
-fn issue(by: &Authority, common_name: &str, dns: &[&str]) -> String {
+pub(super) fn issue(by: &Authority, common_name: &str, dns: &[&str]) -> String {
     let key = KeyPair::generate().unwrap();
     let certificate = params(common_name, dns, false).signed_by(&key, by).unwrap();
     certificate.pem() + &key.serialize_pem()
 }
 
 /// A root, and an authority under it whose certificate servers have to send along.
-struct Chain {
-    root: Authority,
+pub(super) struct Chain {
+    pub(super) root: Authority,
     below: Authority,
 }
 
 impl Chain {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let root = authority("root");
         let below = params("below", &[], true);
         let below = CertifiedIssuer::signed_by(below, KeyPair::generate().unwrap(), &root).unwrap();
         Self { root, below }
     }
 
-    fn issue(&self, common_name: &str, dns: &[&str]) -> String {
+    pub(super) fn issue(&self, common_name: &str, dns: &[&str]) -> String {
         issue(&self.below, common_name, dns) + &self.below.pem()
     }
 }
@@ -70,6 +70,7 @@ impl Chain {
 fn daemon_in(lab: Option<&Lab>, host: Ipv4Addr, identity: &str, more: Value) -> Daemon {
     let free = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
     let (clear, tls) = (SocketAddr::from((host, free())), SocketAddr::from((host, free())));
+    let metrics = SocketAddr::from((Ipv4Addr::LOCALHOST, free()));
     let mut cns = Cns::prepared(&[]);
     if let Some(lab) = lab {
         cns = cns.in_netns(lab.host.path());
@@ -78,17 +79,17 @@ fn daemon_in(lab: Option<&Lab>, host: Ipv4Addr, identity: &str, more: Value) -> 
     std::fs::write(&certificate, identity).unwrap();
     let mut config = json!({
         "ChannelMode": "Standalone", "UseHTTPS": true, "TLSPort": tls.port().to_string(),
-        "TLSCertificatePath": certificate, "MetricsBindAddress": format!("127.0.0.1:{}", free()),
+        "TLSCertificatePath": certificate, "MetricsBindAddress": metrics.to_string(),
         "Node": {"StandaloneCIDRs": ["10.244.0.0/24"]},
     });
     merge(&mut config, more);
     let path = cns.directory().join("cns_config.json");
     std::fs::write(&path, config.to_string()).unwrap();
     cns.set_args(&["-c", &format!("tcp://{clear}"), "--config-path", path.to_str().unwrap()]);
-    Daemon { cns, clear, tls, certificate }
+    Daemon { cns, clear, tls, metrics, certificate }
 }
 
-fn merge(into: &mut Value, more: Value) {
+pub(super) fn merge(into: &mut Value, more: Value) {
     match (into, more) {
         (Value::Object(into), Value::Object(more)) => {
             for (key, value) in more {
@@ -99,23 +100,43 @@ fn merge(into: &mut Value, more: Value) {
     }
 }
 
-struct Daemon {
-    cns: Cns,
+pub(super) struct Daemon {
+    pub(super) cns: Cns,
     clear: SocketAddr,
-    tls: SocketAddr,
+    pub(super) tls: SocketAddr,
+    metrics: SocketAddr,
     certificate: PathBuf,
+}
+
+impl Daemon {
+    /// Starts it, and waits for the listener.
+    pub(super) async fn launch(&mut self) {
+        self.cns.launch().await;
+        until("the listener with TLS", || async { TcpStream::connect(self.tls).await.is_ok() }).await;
+    }
+
+    /// What a scraper reads.
+    pub(super) async fn metrics(&self) -> String {
+        let sent = request("GET", "/metrics", &[], None);
+        let answer = super::http::exchange(self.metrics, &sent, "GET").await.unwrap();
+        String::from_utf8(answer.body).unwrap()
+    }
+}
+
+/// A daemon with these settings and no certificate in a file, not started.
+pub(super) fn prepared(more: Value) -> Daemon {
+    daemon_in(None, Ipv4Addr::LOCALHOST, "", more)
 }
 
 async fn daemon(identity: &str, more: Value) -> Daemon {
     let mut daemon = daemon_in(None, Ipv4Addr::LOCALHOST, identity, more);
-    daemon.cns.launch().await;
-    until("the listener with TLS", || async { TcpStream::connect(daemon.tls).await.is_ok() }).await;
+    daemon.launch().await;
     daemon
 }
 
 /// How a client comes.
 #[derive(Clone, Copy)]
-struct Client<'a> {
+pub(super) struct Client<'a> {
     trusts: &'a Authority,
     shows: Option<&'a str>,
     speaks: &'static [&'static str],
@@ -126,15 +147,15 @@ static ANY: [&SupportedProtocolVersion; 2] = [&version::TLS13, &version::TLS12];
 static OLD: [&SupportedProtocolVersion; 1] = [&version::TLS12];
 
 impl<'a> Client<'a> {
-    fn trusting(trusts: &'a Authority) -> Self {
+    pub(super) fn trusting(trusts: &'a Authority) -> Self {
         Self { trusts, shows: None, speaks: &[], versions: &ANY }
     }
 
-    fn showing(self, pem: &'a str) -> Self {
+    pub(super) fn showing(self, pem: &'a str) -> Self {
         Self { shows: Some(pem), ..self }
     }
 
-    async fn connect(self, server: SocketAddr) -> Result<TlsStream<TcpStream>, String> {
+    pub(super) async fn connect(self, server: SocketAddr) -> Result<TlsStream<TcpStream>, String> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.trusts.pem().as_bytes()).unwrap()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -157,7 +178,7 @@ impl<'a> Client<'a> {
     }
 
     /// In TLS 1.3 a client learns only from the first answer that it is not welcome.
-    async fn ask(self, server: SocketAddr) -> Result<String, String> {
+    pub(super) async fn ask(self, server: SocketAddr) -> Result<String, String> {
         let mut stream = self.connect(server).await?;
         let text = post(&mut stream, "close").await?;
         if text.starts_with("HTTP/1.1 200 ") { Ok(text) } else { Err(text) }
@@ -165,7 +186,7 @@ impl<'a> Client<'a> {
 }
 
 /// Asks for an address; gives all that comes.
-async fn post(stream: &mut TlsStream<TcpStream>, connection: &str) -> Result<String, String> {
+pub(super) async fn post(stream: &mut TlsStream<TcpStream>, connection: &str) -> Result<String, String> {
     let body = json!({
         "podInterfaceID": "x", "infraContainerID": "c", "orchestratorContext": {"podName": "p", "podNamespace": "n"},
     });

@@ -92,7 +92,11 @@ fn fields() -> Vec<(&'static str, Value, Value)> {
         ("/Node/GRPCTLSCertPath", Value::Null, json!("/c")),
         ("/Node/GRPCTLSKeyPath", Value::Null, json!("/k")),
         ("/Node/GRPCTLSClientCAPath", Value::Null, json!("/ca")),
-        ("/Node/REST", Value::Null, json!({"URL": "unix:///x", "Port": 1, "ClientCAPath": "/ca"})),
+        (
+            "/Node/REST",
+            Value::Null,
+            json!({"URL": "unix:///x", "Port": 1, "ClientCAPath": "/ca", "KeyVaultRefreshSecs": 1.5}),
+        ),
         ("/Node/StandaloneCIDRs", Value::Null, json!(["10.1.0.0/24", "fd00::/120"])),
         ("/Node/Masquerade", Value::Null, json!(false)),
         ("/Node/AllowUIDs", Value::Null, json!([0, 1000])),
