@@ -24,15 +24,13 @@ use hyper_util::{
 use rustls::{ClientConfig, RootCertStore, pki_types::CertificateDer};
 use tokio::time::Instant;
 
+pub(super) use self::error::{ReadFault, excerpt};
+pub(crate) use self::retry::varied;
 pub use self::{
     base_url::{BaseUrl, InvalidBaseUrl},
     error::{AgentError, AgentFault, Waiting},
     retry::{Pause, Retry},
     state::{AgentFailure, AgentState, AgentStatus},
-};
-pub(super) use self::{
-    error::{ReadFault, excerpt},
-    retry::varied,
 };
 
 /// What a call may cost.

@@ -77,7 +77,7 @@ impl<E> Retry<E> {
 }
 
 /// The pause, a tenth longer or shorter at random.
-pub(in crate::host) fn varied(pause: Duration) -> Duration {
+pub(crate) fn varied(pause: Duration) -> Duration {
     // The standard library's hash keys are its only source of randomness, and good enough for this.
     let thousandth = u32::try_from(RandomState::new().build_hasher().finish() % 201).unwrap_or_default();
     pause / 1000 * (900 + thousandth)
