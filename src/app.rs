@@ -5,6 +5,7 @@
 
 mod certificate;
 mod host_interface;
+mod keepers;
 mod listeners;
 mod modes;
 
@@ -30,6 +31,7 @@ use crate::{
     host::{Agents, docker::Docker, http::ClientError, imds::Imds, keyvault::KeyVaultError},
     ledger::{Health, Ledger, LedgerConfig, LedgerError, WriterThread},
     proto,
+    readiness::Readiness,
     reconcile::{self, Settings},
     service::{
         Context, Facts, Host, docker_rules,
@@ -37,6 +39,7 @@ use crate::{
         layers::GateLayer,
         peer::Policy,
     },
+    sources::{SourceHandle, managed::NotRegistered},
     store::{Store, StoreError, StoreOptions, legacy::LegacyFiles},
     telemetry::{http, metrics::Metrics},
     tls::{self, TlsError},
@@ -106,6 +109,9 @@ pub enum AppError {
     /// A channel mode that is not part of this version.
     #[error("ChannelMode {0} is not part of this version")]
     Mode(ChannelMode),
+    /// DNC, which a Managed node belongs to.
+    #[error("ChannelMode Managed: {0}")]
+    NotRegistered(#[from] NotRegistered),
     /// A client of an agent of the machine.
     #[error("{0}")]
     Agent(#[from] ClientError),
@@ -129,6 +135,8 @@ pub struct App {
     context: Context,
     metrics: Arc<Metrics>,
     masquerading: Option<modes::Masquerading>,
+    readiness: Readiness,
+    source: Option<modes::Source>,
     host_interface: host_interface::Keeper,
     unix: UnixSocket,
     tcp: Option<TcpListener>,
@@ -192,6 +200,8 @@ impl App {
             ChannelMode::Standalone => None,
             _ => Some(Agents::new(&config.wireserver_url, &config.imds_url)?),
         };
+        let readiness = modes::readiness(config.channel_mode);
+        let source = modes::source(&config, &ledger, agents.as_ref(), &readiness)?;
         let imds = agents.as_ref().map(|agents| agents.imds.clone());
         let (home_az, told_home_az) = watch::channel(HomeAzState::default());
         let watched_zone = match (&agents, config.channel_mode) {
@@ -200,16 +210,23 @@ impl App {
         };
         let host = Host { interface: host_interface.told(), docker, agents, home_az: told_home_az };
         let legacy = Arc::new(LegacyFiles);
-        let context = Context::new(ledger.clone(), facts, host, journal, legacy, stopping.clone());
+        let mut context = Context::new(ledger.clone(), facts, host, journal, legacy, stopping.clone());
+        if let Some(source) = &source {
+            context = context.with_source(source.handle());
+        }
         match config.channel_mode {
             ChannelMode::Standalone => modes::standalone(&ledger, &config.standalone_cidrs).await?,
-            ChannelMode::Direct => modes::direct(&ledger).await?,
+            ChannelMode::Direct | ChannelMode::Managed => modes::from_dnc(&ledger).await?,
+            ChannelMode::AzureHost => modes::pool_of_pods(&ledger).await?,
             // The configuration refuses them.
             mode => return Err(AppError::Mode(mode)),
         }
         // After the networks of the mode are there: pods' addresses are taken over where they belong to one.
         if let Some(paths) = config.import_legacy.as_ref().filter(|_| report.is_new) {
             modes::import_legacy(&ledger, paths).await?;
+        }
+        if config.channel_mode == ChannelMode::AzureHost {
+            modes::azure_host(&ledger, &readiness).await?;
         }
         let masquerading = modes::masquerade(&config).await?;
         let unix = UnixSocket::bind("--grpc-socket", &config.grpc_socket)?;
@@ -239,6 +256,8 @@ impl App {
             context,
             metrics,
             masquerading,
+            readiness,
+            source,
             host_interface,
             unix,
             tcp,
@@ -260,6 +279,8 @@ impl App {
             context,
             metrics,
             masquerading,
+            readiness,
+            source,
             host_interface,
             unix,
             tcp,
@@ -273,7 +294,7 @@ impl App {
         let (reporter, health_service) = tonic_health::server::health_reporter();
         // Before anybody can ask: a probe that comes at once must not hear that there is no such service.
         let serving = *ledger.health().borrow() == Health::Serving;
-        tell_health(&reporter, serving).await;
+        tell_health(&reporter, serving, readiness.told().borrow().is_none()).await;
         let policy = Policy::new(config.allow_uids.clone(), config.allow_gids.clone());
         let gate = GateLayer::new(policy.clone(), config.max_concurrent_requests, metrics.clone());
         let routes = context.routes().add_service(health_service);
@@ -309,7 +330,7 @@ impl App {
         }
         if let Some(listener) = http {
             tracing::info!(address = ?listener.local_addr().ok(), "metrics and probes over HTTP");
-            let router = http::router(metrics.clone(), ledger.health());
+            let router = http::router(metrics.clone(), ledger.health(), readiness.told());
             let stop = stopping.clone().cancelled_owned();
             servers.spawn(async move {
                 axum::serve(listener, router).with_graceful_shutdown(stop).await.map_err(|source| {
@@ -367,17 +388,43 @@ impl App {
         }
         parts.spawn(host_interface.run(stopping.clone()));
         parts.spawn(docker_rules::keep(networks, config.reconcile_interval, stopping.clone()));
-        parts.spawn(report_health(reporter, ledger.health(), stopping.clone()));
-        parts.spawn(watchdog(ledger.health(), stopping.clone()));
-
-        tracing::info!(socket = %socket.display(), version = env!("CARGO_PKG_VERSION"), "ready");
-        notify(&[sd_notify::NotifyState::Ready, sd_notify::NotifyState::Status("serving")]);
+        parts.spawn(report_health(reporter, ledger.health(), readiness.told(), stopping.clone()));
+        parts.spawn(watchdog(ledger.health(), readiness.told(), stopping.clone()));
+        if let Some(SourceHandle { alarms, .. }) = source.as_ref().map(modes::Source::handle) {
+            parts.spawn(keepers::alarm(alarms, metrics.clone(), stopping.clone()));
+        }
+        if modes::may_have_snat(&config) {
+            let (is_on, every) = (config.program_snat, config.reconcile_interval);
+            parts.spawn(keepers::snat(ledger.clone(), is_on, every, stopping.clone()));
+        }
+        if let Some(keeper) = modes::conflist(&config) {
+            let ready = match source.as_ref().and_then(modes::Source::fetched) {
+                Some(fetched) => fetched,
+                None => {
+                    let (sender, ready) = watch::channel(false);
+                    parts.spawn(keepers::until_ready(readiness.told(), sender, stopping.clone()));
+                    ready
+                }
+            };
+            parts.spawn(keeper.run(ready, stopping.clone()));
+        }
+        // After the listeners: while the source is waited for, the daemon can be asked.
+        let mut sources = JoinSet::new();
+        if let Some(source) = source {
+            sources.spawn(source.run(stopping.clone()));
+        }
+        tracing::info!(socket = %socket.display(), "listening");
+        parts.spawn(keepers::announce(readiness.told(), stopping.clone()));
         let mut health = ledger.health();
         let ended = tokio::select! {
             () = shutdown => Ok(()),
             Some(server) = servers.join_next() => match server {
                 Ok(Err(error)) => Err(error),
                 _ => Err(AppError::PartEnded("a listener")),
+            },
+            Some(source) = sources.join_next() => match source {
+                Ok(Err(error)) => Err(error),
+                _ => Err(AppError::PartEnded("the source of network containers")),
             },
             Some(_) = parts.join_next() => Err(AppError::PartEnded("a background task")),
             () = writer_ended(&mut health) => Err(AppError::PartEnded("the ledger's writer")),
@@ -389,11 +436,13 @@ impl App {
         let drained = tokio::time::timeout(config.drain_timeout, async {
             while servers.join_next().await.is_some() {}
             while parts.join_next().await.is_some() {}
+            while sources.join_next().await.is_some() {}
         });
         if drained.await.is_err() {
             tracing::warn!("some calls did not finish in time and are cut off");
             servers.abort_all();
             parts.abort_all();
+            sources.abort_all();
         }
         drop(guard);
         ledger.stop().await;
@@ -500,10 +549,14 @@ async fn writer_ended(health: &mut watch::Receiver<Health>) {
     while health.changed().await.is_ok() {}
 }
 
-async fn tell_health(reporter: &HealthReporter, serving: bool) {
-    let status =
-        if serving { tonic_health::ServingStatus::Serving } else { tonic_health::ServingStatus::NotServing };
+/// A service serves as soon as the ledger does; the whole, once what the channel mode waits for is there.
+async fn tell_health(reporter: &HealthReporter, serving: bool, ready: bool) {
     for service in SERVICES {
+        let status = if serving && (ready || !service.is_empty()) {
+            tonic_health::ServingStatus::Serving
+        } else {
+            tonic_health::ServingStatus::NotServing
+        };
         reporter.set_service_status(*service, status).await;
     }
     for service in NOT_SERVED {
@@ -511,27 +564,35 @@ async fn tell_health(reporter: &HealthReporter, serving: bool) {
     }
 }
 
-/// Tells gRPC health what the ledger says, and every change of it.
+/// Tells gRPC health what the ledger and the channel mode say, and every change of it.
 async fn report_health(
     reporter: HealthReporter,
     mut health: watch::Receiver<Health>,
+    mut waiting: watch::Receiver<Option<String>>,
     stop: CancellationToken,
 ) {
     loop {
         let serving = *health.borrow_and_update() == Health::Serving && !stop.is_cancelled();
-        tell_health(&reporter, serving).await;
+        let ready = waiting.borrow_and_update().is_none();
+        tell_health(&reporter, serving, ready).await;
         if stop.is_cancelled() {
             return;
         }
         tokio::select! {
             () = stop.cancelled() => {}
             changed = health.changed() => if changed.is_err() { stop.cancelled().await },
+            // Its sender lives as long as the daemon wants to become ready.
+            Ok(()) = waiting.changed() => {}
         }
     }
 }
 
 /// Pets systemd's watchdog while the runtime turns. A failing disk is no reason to be restarted: that is tried again here.
-async fn watchdog(health: watch::Receiver<Health>, stop: CancellationToken) {
+async fn watchdog(
+    health: watch::Receiver<Health>,
+    waiting: watch::Receiver<Option<String>>,
+    stop: CancellationToken,
+) {
     let Some(period) = sd_notify::watchdog_enabled() else {
         stop.cancelled().await;
         return;
@@ -541,9 +602,10 @@ async fn watchdog(health: watch::Receiver<Health>, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = tick.tick() => {
-                let status = match &*health.borrow() {
-                    Health::Serving => "serving".to_owned(),
-                    Health::Failing { error, .. } => format!("the state cannot be made durable: {error}"),
+                let status = match (&*health.borrow(), &*waiting.borrow()) {
+                    (Health::Serving, None) => "serving".to_owned(),
+                    (Health::Serving, Some(what)) => format!("waiting for {what}"),
+                    (Health::Failing { error, .. }, _) => format!("the state cannot be made durable: {error}"),
                 };
                 notify(&[sd_notify::NotifyState::Watchdog, sd_notify::NotifyState::Status(&status)]);
             }

@@ -13,6 +13,7 @@ mod json;
 mod mode;
 mod program;
 mod rest;
+mod sources;
 
 use std::{
     net::SocketAddr,
@@ -32,8 +33,10 @@ pub use mode::{ChannelMode, UnknownChannelMode};
 pub use program::Program;
 pub use rest::{DEFAULT_PORT, RestAddress, RestListeners, RestTls, RestUrlError, TlsSource, TlsVersion};
 use serde::Serialize;
+pub use sources::{ConflistConfig, ManagedConfig};
 
 use crate::{
+    conflist::UnknownScenario,
     host::{
         docker::DockerUrl,
         http::{BaseUrl, InvalidBaseUrl},
@@ -112,6 +115,12 @@ pub struct Config {
     /// How long a stop waits for calls that are being worked on.
     #[serde(serialize_with = "seconds")]
     pub drain_timeout: Duration,
+    /// DNC, in ChannelMode Managed.
+    pub managed: Option<ManagedConfig>,
+    /// The CNI configuration list, if it is to be written.
+    pub conflist: Option<ConflistConfig>,
+    /// Whether pods' packets to Azure's own addresses get the host's as their source (`ProgramSNATIPTables`).
+    pub program_snat: bool,
     /// Where docker's API is.
     pub docker_url: DockerUrl,
     /// Where wireserver is, with NMAgent behind it (`WireserverIP`).
@@ -162,7 +171,7 @@ pub struct LegacyPaths {
     pub by_default: bool,
 }
 
-/// The reference's flags that no other setting stands for, with its defaults. Nothing acts on them yet.
+/// The reference's flags that no other setting stands for, with its defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LegacySettings {
     /// `-np`: where the CNI's binaries are.
@@ -263,9 +272,8 @@ pub enum ConfigError {
     },
     /// A channel mode that this version cannot run.
     #[error(
-        "{key} {mode}: this version runs {} and {}; {mode} is not part of it yet",
-        ChannelMode::Standalone,
-        ChannelMode::Direct
+        "{key} {mode}: this version runs {}; {mode} is not part of it yet",
+        ChannelMode::ALL.into_iter().filter(|mode| mode.is_supported()).map(ChannelMode::as_str).collect::<Vec<_>>().join(", ")
     )]
     Mode {
         /// What said so, and where.
@@ -433,7 +441,8 @@ impl Config {
         let defaults = DefaultPaths::current();
         let environment_settings = EnvironmentSettings::read(environment)?;
         let mut notes = std::mem::take(&mut file.notes);
-        let settings = conflist(file.settings.clone(), legacy, environment_settings.cni_conflist_generation)?;
+        let settings =
+            conflist_settings(file.settings.clone(), legacy, environment_settings.cni_conflist_generation)?;
         let node = &settings.node;
 
         let cidrs = Some(args.standalone_cidr.clone()).filter(|cidrs| !cidrs.is_empty());
@@ -514,7 +523,12 @@ impl Config {
         let async_delete_dir =
             args.async_delete_dir.clone().or_else(|| settings.async_pod_delete_path.clone());
         let import_legacy = import_paths(command, environment, &settings.node, &mut notes)?;
-        notes.extend(without_effect(legacy));
+        let legacy_flags = LegacySettings::of(legacy);
+        let managed = (channel_mode == ChannelMode::Managed).then(|| ManagedConfig::read(legacy, &file));
+        let managed = managed.transpose()?;
+        let conflist = ConflistConfig::read(&settings, &file, legacy_flags.net_plugin_path.clone())?;
+        sources::check_mode(channel_mode, &settings, &file, conflist.as_ref(), &mut notes)?;
+        notes.extend(without_effect(legacy, managed.is_some(), conflist.is_some()));
         Ok(Self {
             program: *program,
             channel_mode,
@@ -548,6 +562,9 @@ impl Config {
             journal_entries,
             max_concurrent_requests: usize::try_from(max_concurrent_requests).unwrap_or(1 << 20),
             drain_timeout: args.drain_timeout.or(node.drain_timeout_secs).unwrap_or(Duration::from_secs(10)),
+            managed,
+            conflist,
+            program_snat: settings.program_snat_iptables && channel_mode != ChannelMode::AzureHost,
             docker_url: node.docker_url.clone().unwrap_or_default(),
             wireserver_url: agent_url(&file.key("WireserverIP"), &settings.wireserver_ip)?,
             imds_url: match &node.imds_url {
@@ -563,7 +580,7 @@ impl Config {
             )?,
             config_file: file.path,
             settings,
-            legacy_flags: LegacySettings::of(legacy),
+            legacy_flags,
             environment: environment_settings,
             notes,
         })
@@ -613,7 +630,7 @@ fn channel_mode(
 }
 
 /// The flags and the variable about the CNI list, put where the file's settings about it are.
-fn conflist(
+fn conflist_settings(
     mut settings: FileSettings,
     legacy: &LegacyFlags,
     by_environment: bool,
@@ -623,11 +640,10 @@ fn conflist(
         path.clone_into(&mut settings.cni_conflist_filepath);
     }
     if let Some(scenario) = legacy.text("cni-conflist-scenario") {
-        if !file::is_scenario(scenario) {
-            let allowed = format!("one of {} is allowed", file::scenarios());
-            return Err(ConfigError::value("--cni-conflist-scenario", scenario, allowed));
-        }
-        scenario.clone_into(&mut settings.cni_conflist_scenario);
+        let parsed = scenario.parse().map_err(|error: UnknownScenario| {
+            ConfigError::value("--cni-conflist-scenario", scenario, error)
+        })?;
+        settings.cni_conflist_scenario = Some(parsed);
     }
     Ok(settings)
 }
@@ -767,27 +783,32 @@ fn import_paths(
 }
 
 /// One line about legacy flags that were given and change nothing.
-fn without_effect(legacy: &LegacyFlags) -> Option<String> {
-    const FLAGS: [&str; 15] = [
-        "net-plugin-path",
+fn without_effect(legacy: &LegacyFlags, managed: bool, conflist: bool) -> Option<String> {
+    const FLAGS: [&str; 7] = [
         "net-plugin-config-file",
         "create-defaultextnetwork-type",
+        "telemetry",
+        "telemetry-service",
+        "api-url",
+        "ipam-query-url",
+        "ipam-query-interval",
+    ];
+    const OF_MANAGED: [&str; 5] = [
         "http-connection-timeout",
         "http-response-header-timeout",
         "private-endpoint",
         "infra-vnet",
         "node-id",
-        "telemetry",
-        "telemetry-service",
-        "cni-conflist-filepath",
-        "cni-conflist-scenario",
-        "api-url",
-        "ipam-query-url",
-        "ipam-query-interval",
     ];
+    const OF_CONFLIST: [&str; 3] = ["net-plugin-path", "cni-conflist-filepath", "cni-conflist-scenario"];
+    let is_without = |long: &&str| {
+        FLAGS.contains(long)
+            || (!managed && OF_MANAGED.contains(long))
+            || (!conflist && OF_CONFLIST.contains(long))
+    };
     let given: Vec<String> = legacy
         .given()
-        .filter(|(long, value)| FLAGS.contains(long) && !value.is_empty())
+        .filter(|(long, value)| is_without(long) && !value.is_empty())
         // What it is by itself.
         .filter(|given| *given != ("telemetry", "true"))
         .map(|(long, _)| format!("--{long}"))

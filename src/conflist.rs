@@ -101,6 +101,12 @@ impl fmt::Display for Scenario {
     }
 }
 
+impl Serialize for Scenario {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
 /// No scenario has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("one of v4overlay, dualStackOverlay, overlay, swift, cilium and azurecni-chained-cilium is expected")]

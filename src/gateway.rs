@@ -25,7 +25,7 @@ use tonic::{Request, Status};
 
 use self::reply::Reply;
 use crate::{
-    model::{Environment, Family, PodKeyScheme, ReturnCode},
+    model::{Environment, Family, NcSpec, PodKeyScheme, ReturnCode},
     service::{
         Context, is_indexed_by_pod,
         peer::{Caller, Policy},
@@ -42,6 +42,12 @@ pub struct Settings {
     pub manage_endpoints: bool,
     /// There is a listener that knows other machines' clients by their certificates.
     pub mutual_tls: bool,
+}
+
+/// A network container in the legacy form (`CreateNetworkContainerRequest`), read and checked as the API does; or why not. It may
+/// hold an authorization token, which is dropped.
+pub fn read_network_container(json: &str) -> Result<NcSpec, String> {
+    nc::read_definition(json)
 }
 
 /// The gateway, shared by its listeners.

@@ -7,7 +7,9 @@
 //!        │                                  gateway ── legacy JSON ↔ the same services
 //!     service ── who may do what, proto ↔ model, errors that say what to do
 //!        │
-//!        │ ╲ swift: what a pod's request becomes where network containers belong to pods
+//!    sources ── what DNC and NMAgent say the node shall have, in the modes that fetch it
+//!      swift ── what a pod's request becomes where network containers belong to pods
+//!        │
 //!     ledger ─── one writer: Command → transition → reply; indices, journal, invariants
 //!        │
 //!      store ─── a log with one flush a batch, and redb behind it
@@ -16,7 +18,7 @@
 //!     nic ────── netlink, namespaces, packet rules: used by the plugin, the reconciler and `app`
 //! ```
 //!
-//! Imports go downwards only: `app → gateway → service → ledger → model`. [`store`], [`nic`] and [`host`] are adapters that know
+//! Imports go downwards only: `app → gateway → service → sources → ledger → model`. [`store`], [`nic`] and [`host`] are adapters that know
 //! [`model`] and are handed to the others as values. [`model`] and the transitions in [`ledger`] do no I/O and read no clock.
 //!
 //! Where to start reading: a pod's request comes in at `service/ipam.rs`, is decided in `ledger/transition/request.rs`, made
@@ -48,9 +50,13 @@ pub mod paths;
 pub mod pool;
 pub mod proto;
 #[cfg(feature = "daemon")]
+pub mod readiness;
+#[cfg(feature = "daemon")]
 pub mod reconcile;
 #[cfg(feature = "daemon")]
 pub mod service;
+#[cfg(feature = "daemon")]
+pub mod sources;
 #[cfg(feature = "daemon")]
 pub mod store;
 #[cfg(feature = "daemon")]

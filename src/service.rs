@@ -33,10 +33,11 @@ use crate::{
     host::{Agents, docker::Docker},
     ledger::{Ledger, LegacyState, View},
     model::{
-        Actor, ContainerId, HostInterface, IpRecord, JournalEntry, NcType, OrchestratorType, PodIdentity,
-        PodKey, PodKeyScheme,
+        Actor, ContainerId, HostInterface, IpRecord, JournalEntry, NcSpec, NcType, OrchestratorType,
+        PodIdentity, PodKey, PodKeyScheme,
     },
     proto::v1 as pb,
+    sources::SourceHandle,
 };
 
 /// The longest that a call may take; ours end well inside the 15 s after which legacy clients give up (design §3). Streams
@@ -108,6 +109,8 @@ pub struct Context {
     legacy: Arc<dyn LegacyFormat>,
     joined: Joined,
     programming: programming::Check,
+    /// The mode's source of network containers, where it has one.
+    source: Option<SourceHandle>,
     /// Places of watchers and bundles.
     streams: Arc<Semaphore>,
     stopping: CancellationToken,
@@ -140,9 +143,16 @@ impl Context {
             legacy,
             joined: Joined::default(),
             programming: programming::Check::default(),
+            source: None,
             streams,
             stopping,
         }
+    }
+
+    /// The same with a source of network containers that can be asked.
+    #[must_use]
+    pub fn with_source(self, source: SourceHandle) -> Self {
+        Self { source: Some(source), ..self }
     }
 
     /// The sandboxes' keeper, shared with the reconciler.
@@ -267,6 +277,11 @@ pub(crate) fn orchestrator_number(kind: OrchestratorType) -> i32 {
 /// Whether a definition is well-formed: what CreateOrUpdateNetworkContainer would refuse before it asks the ledger.
 pub(crate) fn check_nc(nc: &pb::NetworkContainer) -> Result<(), status::InvalidField> {
     convert::nc_spec("network_container", Some(nc.clone())).map(drop)
+}
+
+/// The definition in our terms.
+pub(crate) fn nc_spec(nc: pb::NetworkContainer) -> Result<NcSpec, status::InvalidField> {
+    convert::nc_spec("network_container", Some(nc))
 }
 
 /// A page's size: the server's choice for 0, never more than the most.

@@ -1,46 +1,148 @@
-//! What each channel mode starts. The others are not part of this daemon yet:
+//! What each channel mode starts, beside the ledger, the services and the reconciler. CRD and MultiTenantCRD are not part of this
+//! daemon yet.
 //!
-//! | mode | NCs come from | pods' addresses | also |
-//! |---|---|---|---|
-//! | Standalone | one static NC per `--standalone-cidr` | the same | masquerade, reconciler |
-//! | Direct | DNC, over REST or gRPC | DNC's NCs | reconciler |
+//! | mode | NCs come from | pods' addresses | also | ready | CNI list |
+//! |---|---|---|---|---|---|
+//! | Standalone | one static NC per `--standalone-cidr` | the same | masquerade | at once | when ready |
+//! | Direct | DNC, over REST or gRPC | DNC's NCs | SNAT rules | at once | never |
+//! | Managed | DNC, polled | DNC's NCs | SNAT rules | once registered | never |
+//! | AzureHost | NMAgent's list of the host's addresses | the same | | with the first addresses | with the first fetch |
 
 use std::{io, path::Path, time::Duration};
 
 use ipnet::IpNet;
-use tokio::task::spawn_blocking;
+use tokio::{sync::watch, task::spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
 use super::AppError;
 use crate::{
-    config::{Config, LegacyPaths},
+    config::{ChannelMode, Config, LegacyPaths},
+    conflist, gateway,
+    host::{
+        Agents,
+        dnc::{DNC_LIMITS, Dnc, DncConfig, RegisterPatience},
+        http::{Limits, Roots},
+    },
     ledger::{Command, Ledger, MissingAssigned, NcOrigin, UpsertNc},
     model::{Actor, Family, NcId, OrchestratorType},
     nic::{Backend, Masquerade, Netns, enable_forwarding},
     pool::static_cidr::{MOST_NCS, StaticNc, nc_id},
+    readiness::Readiness,
     service::{LegacyDocuments, LegacyFormat},
+    sources::{
+        Alarm, Alarms, SourceHandle, Turns,
+        managed::Managed,
+        node_subnet::{self, NodeSubnet},
+    },
     store::legacy::LegacyFiles,
 };
+
+/// What the mode waits for before it can do what it is for.
+pub(super) fn readiness(mode: ChannelMode) -> Readiness {
+    match mode {
+        ChannelMode::Managed => Readiness::waiting("registration of this node with DNC"),
+        ChannelMode::AzureHost => Readiness::waiting("the host's secondary addresses from NMAgent"),
+        _ => Readiness::ready(),
+    }
+}
+
+/// The mode's source of network containers, not running yet.
+#[derive(Debug)]
+pub(super) enum Source {
+    Managed(Box<Managed>),
+    NodeSubnet(Box<NodeSubnet>, watch::Receiver<Option<Alarm>>),
+}
+
+/// The source of the modes that fetch their NCs.
+pub(super) fn source(
+    config: &Config,
+    ledger: &Ledger,
+    agents: Option<&Agents>,
+    readiness: &Readiness,
+) -> Result<Option<Source>, AppError> {
+    let Some(nmagent) = agents.map(|agents| agents.nmagent.clone()) else { return Ok(None) };
+    let (ledger, alarms, readiness) = (ledger.clone(), Alarms::default(), readiness.clone());
+    if config.channel_mode == ChannelMode::AzureHost {
+        let told = alarms.told();
+        let source = NodeSubnet::new(ledger, nmagent, alarms, readiness);
+        return Ok(Some(Source::NodeSubnet(Box::new(source), told)));
+    }
+    let Some(managed) = &config.managed else { return Ok(None) };
+    let node = DncConfig {
+        endpoint: managed.endpoint.clone(),
+        infrastructure_network_id: managed.infrastructure_network_id.clone(),
+        node_id: managed.node_id.clone(),
+    };
+    // For Go, 0 is no limit at all.
+    let told = |limit: Duration, default| if limit.is_zero() { default } else { limit };
+    let connect = told(config.legacy_flags.http_connection_timeout, DNC_LIMITS.connect);
+    let answer = told(config.legacy_flags.http_response_header_timeout, DNC_LIMITS.total);
+    let limits = Limits { connect, attempt: answer, total: answer, ..DNC_LIMITS };
+    let source = Managed {
+        ledger,
+        dnc: Dnc::new(node, limits, Roots::System)?,
+        nmagent,
+        decode: gateway::read_network_container,
+        patience: RegisterPatience::default(),
+        turns: Turns::every(managed.sync_interval),
+        alarms,
+        readiness,
+    };
+    Ok(Some(Source::Managed(Box::new(source))))
+}
+
+impl Source {
+    /// What the services see of it.
+    pub(super) fn handle(&self) -> SourceHandle {
+        match self {
+            Self::Managed(source) => {
+                SourceHandle { sync: Some(source.turns.trigger()), alarms: source.alarms.told() }
+            }
+            Self::NodeSubnet(_, alarms) => SourceHandle { sync: None, alarms: alarms.clone() },
+        }
+    }
+
+    /// Whether addresses were fetched, where that is what the CNI list waits for.
+    pub(super) fn fetched(&self) -> Option<watch::Receiver<bool>> {
+        match self {
+            Self::Managed(_) => None,
+            Self::NodeSubnet(source, _) => Some(source.fetched()),
+        }
+    }
+
+    /// Runs it until told to stop.
+    pub(super) async fn run(self, stop: CancellationToken) -> Result<(), AppError> {
+        match self {
+            Self::Managed(source) => Ok(source.run(stop).await?),
+            Self::NodeSubnet(source, _) => {
+                source.run(stop).await;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Whether rules of `ProgramSNATIPTables` are looked after: where they are wanted, and where an earlier run may have made some.
+pub(super) fn may_have_snat(config: &Config) -> bool {
+    let by_mode = !matches!(config.channel_mode, ChannelMode::Standalone);
+    config.program_snat || (by_mode && nix::unistd::geteuid().is_root())
+}
+
+/// The keeper of the CNI configuration list, if one is to be written and the mode has one (spec/conflist.md §2).
+pub(super) fn conflist(config: &Config) -> Option<conflist::Keeper> {
+    let wanted = config.conflist.clone()?;
+    match config.channel_mode {
+        ChannelMode::Direct | ChannelMode::Managed => None,
+        _ => Some(conflist::Keeper::new(wanted.path, wanted.scenario, wanted.programs)),
+    }
+}
 
 /// Brings the static NCs in line with the configuration. A pod's address is never dropped: it stays with the pod and goes
 /// when the pod lets go.
 pub(super) async fn standalone(ledger: &Ledger, ncs: &[StaticNc]) -> Result<(), AppError> {
     let actor = || Actor::internal("configuration");
-    let stored = ledger.view().orchestrator().clone();
-    if stored.kind != Some(OrchestratorType::KubernetesCrd) {
-        // The mode says where pods' addresses come from, whatever a client or an earlier life in another mode said.
-        if let Some(kind) = stored.kind {
-            tracing::warn!(%kind, "Standalone serves pods from its networks; the recorded orchestrator type is replaced");
-        }
-        let hostname = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-        let node_id = Some(stored.node_id).filter(|id| !id.is_empty()).or_else(hostname).unwrap_or_default();
-        let command = Command::SetOrchestrator {
-            kind: OrchestratorType::KubernetesCrd,
-            node_id,
-            partition_key: stored.partition_key,
-        };
-        ledger.submit(actor(), command).await?;
-    }
+    pool_of_pods(ledger).await?;
+    remove(ledger, &[node_subnet::nc_id()]).await?;
     // What is no longer configured goes first: its addresses may belong to another network now.
     remove_static_from(ledger, ncs.len()).await?;
     for (index, nc) in ncs.iter().enumerate() {
@@ -69,16 +171,51 @@ pub(super) async fn standalone(ledger: &Ledger, ncs: &[StaticNc]) -> Result<(), 
     Ok(())
 }
 
-/// Everything comes from DNC, the orchestrator's kind too. What an earlier life in Standalone left goes, as far as no pod
-/// holds it.
-pub(super) async fn direct(ledger: &Ledger) -> Result<(), AppError> {
+/// The mode says where pods' addresses come from, whatever a client or an earlier life in another mode said: from a pool.
+pub(super) async fn pool_of_pods(ledger: &Ledger) -> Result<(), AppError> {
+    let stored = ledger.view().orchestrator().clone();
+    if stored.kind == Some(OrchestratorType::KubernetesCrd) {
+        return Ok(());
+    }
+    if let Some(kind) = stored.kind {
+        tracing::warn!(%kind, "this channel mode serves pods from a pool; the recorded orchestrator type is replaced");
+    }
+    let hostname = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let node_id = Some(stored.node_id).filter(|id| !id.is_empty()).or_else(hostname).unwrap_or_default();
+    let command = Command::SetOrchestrator {
+        kind: OrchestratorType::KubernetesCrd,
+        node_id,
+        partition_key: stored.partition_key,
+    };
+    ledger.submit(Actor::internal("configuration"), command).await?;
+    Ok(())
+}
+
+/// Everything comes from DNC, the orchestrator's kind too. What an earlier life in a mode with NCs of our own left goes, as far as
+/// no pod holds it.
+pub(super) async fn from_dnc(ledger: &Ledger) -> Result<(), AppError> {
+    remove(ledger, &[node_subnet::nc_id()]).await?;
     remove_static_from(ledger, 0).await
 }
 
+/// Brings the node subnet NC in line with the pods that run. Where an earlier run left free addresses, the node can give these
+/// whether or not NMAgent answers.
+pub(super) async fn azure_host(ledger: &Ledger, readiness: &Readiness) -> Result<(), AppError> {
+    node_subnet::restore(ledger).await?;
+    if node_subnet::has_free_addresses(ledger) {
+        readiness.set_ready();
+    }
+    Ok(())
+}
+
 async fn remove_static_from(ledger: &Ledger, index: usize) -> Result<(), AppError> {
+    remove(ledger, &(index..MOST_NCS).map(nc_id).collect::<Vec<_>>()).await
+}
+
+async fn remove(ledger: &Ledger, ids: &[NcId]) -> Result<(), AppError> {
     let unwanted: Vec<NcId> = {
         let view = ledger.view();
-        (index..MOST_NCS).map(nc_id).filter(|id| view.nc(id).is_some()).collect()
+        ids.iter().filter(|id| view.nc(id).is_some()).cloned().collect()
     };
     for id in unwanted {
         let (_, kept) = ledger.delete_nc(Actor::internal("configuration"), id.clone()).await?;

@@ -17,9 +17,12 @@ use super::{
     mode::ChannelMode,
     rest::listen_address,
 };
-use crate::host::{
-    docker::{DockerUrl, InvalidDockerUrl},
-    http::BaseUrl,
+use crate::{
+    conflist::{Scenario, UnknownScenario},
+    host::{
+        docker::{DockerUrl, InvalidDockerUrl},
+        http::BaseUrl,
+    },
 };
 
 /// The largest number that Go's fields and timers take without overflow in any unit here.
@@ -313,17 +316,19 @@ fn log_format(found: Found<'_>) -> Read<LogFormat> {
     }
 }
 
-const SCENARIOS: &[&str] =
-    &["v4overlay", "dualStackOverlay", "overlay", "cilium", "swift", "azurecni-chained-cilium"];
-
-/// What a CNI list may be written for.
-pub(super) fn is_scenario(text: &str) -> bool {
-    SCENARIOS.contains(&text)
+/// What the CNI list is written for; empty is absent.
+fn scenario(found: Option<Found<'_>>) -> Read<Option<Scenario>> {
+    let Some(found) = found else { return Ok(None) };
+    match found.text()?.as_str() {
+        "" => Ok(None),
+        text => text.parse().map(Some).or_else(|error: UnknownScenario| found.wrong(error.to_string())),
+    }
 }
 
-/// The scenarios, for an error.
-pub(super) fn scenarios() -> String {
-    SCENARIOS.join(", ")
+/// As the text that it is in the file.
+#[allow(clippy::ref_option, clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn serialize_scenario<S: Serializer>(scenario: &Option<Scenario>, serializer: S) -> Result<S::Ok, S::Error> {
+    scenario.map(Scenario::as_str).unwrap_or_default().serialize(serializer)
 }
 
 section! {
@@ -342,7 +347,8 @@ section! {
         /// Where to.
         cni_conflist_filepath: String = "CNIConflistFilepath", text("");
         /// What for.
-        cni_conflist_scenario: String = "CNIConflistScenario", choice("", SCENARIOS);
+        #[serde(serialize_with = "serialize_scenario")]
+        cni_conflist_scenario: Option<Scenario> = "CNIConflistScenario", scenario;
         /// Whether undelivered releases are looked for.
         enable_async_pod_delete: Option<bool> = "EnableAsyncPodDelete", given(flag);
         /// Where.
@@ -653,9 +659,6 @@ impl Default for FileSettings {
 const NOT_ACTED_ON: &[&str] = &[
     "/InitializeFromCNI",
     "/EnableStateMigration",
-    "/EnableCNIConflistGeneration",
-    "/CNIConflistFilepath",
-    "/CNIConflistScenario",
     "/EnableIPAMv2",
     "/EnableSubnetScarcity",
     "/EnableSwiftV2",
@@ -664,7 +667,6 @@ const NOT_ACTED_ON: &[&str] = &[
     "/EnableHomeAZ",
     "/EnableK8sDevicePlugin",
     "/EnableStaleHNSCleanupOnNCCreate",
-    "/ProgramSNATIPTables",
     "/IPv6PrefixClamp",
     "/SyncHostNCVersionIntervalMs",
     "/SyncHostNCTimeoutMs",
@@ -675,7 +677,6 @@ const NOT_ACTED_ON: &[&str] = &[
     "/Logger/etw",
     "/TLSSubjectName",
     "/TLSEndpoint",
-    "/ManagedSettings",
     "/MellanoxMonitorIntervalSecs",
     "/GRPCSettings",
     "/TelemetrySettings",

@@ -40,7 +40,7 @@ impl ChannelMode {
 
     /// Whether this version can run it.
     pub fn is_supported(self) -> bool {
-        matches!(self, Self::Standalone | Self::Direct)
+        !matches!(self, Self::Crd | Self::MultiTenantCrd)
     }
 }
 

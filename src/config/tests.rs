@@ -99,15 +99,82 @@ fn the_mode_is_what_says_it_first() {
 
 #[test]
 fn a_mode_that_cannot_be_run_is_refused_with_where_it_was_said() {
-    for mode in ["Managed", "CRD", "MultiTenantCRD", "AzureHost"] {
+    for mode in ["CRD", "MultiTenantCRD"] {
         let error = with_file("azure-cns", &json!({ "ChannelMode": mode }), &[]).unwrap_err().to_string();
-        for part in ["ChannelMode (in /", "cns_config.json) ", mode, "runs Standalone and Direct"] {
+        for part in
+            ["ChannelMode (in /", "cns_config.json) ", mode, "runs Standalone, Direct, Managed, AzureHost; "]
+        {
             assert!(error.contains(part), "{error}");
         }
         let error = cns(&["--channel-mode", mode]).unwrap_err().to_string();
         assert!(error.starts_with(&format!("--channel-mode {mode}: this version runs")), "{error}");
     }
-    assert!(azure(&["-m"]).unwrap_err().to_string().starts_with("--managed Managed: this version"));
+}
+
+#[test]
+fn managed_needs_its_three_settings_from_the_file_or_with_the_switch() {
+    let full = json!({"ChannelMode": "Managed", "ManagedSettings": {
+        "PrivateEndpoint": "http://dnc.example:9000", "InfrastructureNetworkID": "v", "NodeID": "n"}});
+    let managed = with_file("azure-cns", &full, &["-n", "other"]).unwrap().managed.unwrap();
+    assert_eq!(managed.endpoint.to_string(), "http://dnc.example:9000");
+    assert_eq!((managed.node_id.as_str(), managed.sync_interval), ("n", Duration::from_secs(30)));
+    // The switch says the mode: then its flags count first.
+    let managed = with_file("azure-cns", &full, &["-m", "-n", "other"]).unwrap().managed.unwrap();
+    assert_eq!(managed.node_id, "other");
+    let config = azure(&["-m", "-pe", "http://10.0.0.9", "-iv", "v", "-n", "n"]).unwrap();
+    assert_eq!(config.channel_mode, ChannelMode::Managed);
+    assert_eq!(config.notes, Vec::<String>::new());
+    for key in ["PrivateEndpoint", "InfrastructureNetworkID", "NodeID"] {
+        let mut file = full.clone();
+        file["ManagedSettings"][key] = json!("");
+        let error = with_file("azure-cns", &file, &[]).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("ManagedSettings.{key} (in /")), "{error}");
+        assert!(error.contains("is missing: ChannelMode Managed needs it"), "{error}");
+    }
+    let error = azure(&["-m", "-pe", "ftp://x", "-iv", "v", "-n", "n"]).unwrap_err().to_string();
+    assert!(error.starts_with("--private-endpoint ftp://x: "), "{error}");
+}
+
+#[test]
+fn azure_host_needs_endpoint_records_and_does_without_snat() {
+    for manage in [json!(null), json!(false)] {
+        let file = json!({"ChannelMode": "AzureHost", "ManageEndpointState": manage});
+        let error = with_file("cns", &file, &[]).unwrap_err().to_string();
+        assert!(error.starts_with("ManageEndpointState (in /") && error.contains("needs true"), "{error}");
+    }
+    // spec/network-containers.md §16 N8
+    let file = json!({"ChannelMode": "AzureHost", "ManageEndpointState": true, "ProgramSNATIPTables": true});
+    let config = with_file("azure-cns", &file, &[]).unwrap();
+    assert_eq!((config.pod_key_scheme(), config.program_snat), (PodKeyScheme::InfraContainerId, false));
+    assert!(config.notes.iter().any(|note| note.starts_with("ProgramSNATIPTables is without effect")));
+}
+
+#[test]
+fn a_list_that_is_to_be_written_is_whole() {
+    for (file, expected) in [
+        (json!({"EnableCNIConflistGeneration": true}), "CNIConflistFilepath (in /"),
+        (
+            json!({"EnableCNIConflistGeneration": true, "CNIConflistFilepath": "x.conflist"}),
+            "x.conflist: the absolute path",
+        ),
+        (
+            json!({"EnableCNIConflistGeneration": true, "CNIConflistFilepath": "/x.conflist"}),
+            "CNIConflistScenario (in /",
+        ),
+    ] {
+        let error = with_file("cns", &file, &[]).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    let file = json!({"EnableCNIConflistGeneration": true, "CNIConflistFilepath": "/x.conflist",
+        "CNIConflistScenario": "cilium", "ChannelMode": "Direct"});
+    let config = with_file("cns", &file, &["-np", "/bin"]).unwrap();
+    let conflist = config.conflist.unwrap();
+    assert_eq!((conflist.scenario.as_str(), conflist.programs), ("cilium", "/bin".into()));
+    assert!(
+        config.notes[0].starts_with("EnableCNIConflistGeneration is without effect"),
+        "{:?}",
+        config.notes
+    );
 }
 
 #[test]
@@ -260,6 +327,9 @@ fn a_flag_counts_before_the_file_and_the_file_before_the_default() {
             "docker_url",
             "wireserver_url",
             "imds_url",
+            "managed",
+            "conflist",
+            "program_snat",
             "async_delete",
             "import_legacy",
             "log_target",
@@ -409,7 +479,9 @@ fn the_environment_and_the_conflist_flags_are_carried() {
     assert_eq!(config.environment.pod_cidrs.len(), 2);
     assert!(config.settings.enable_cni_conflist_generation);
     assert_eq!(config.settings.cni_conflist_filepath, "/c");
-    let note = config.notes.last().unwrap();
+    assert_eq!(config.notes, Vec::<String>::new());
+    // Without the list its flags change nothing, and that is told.
+    let note = cns(&args).unwrap().notes.pop().unwrap();
     assert!(note.contains("-net-plugin-path") && note.contains("-cni-conflist-scenario"), "{note}");
 }
 

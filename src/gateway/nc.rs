@@ -13,16 +13,16 @@ use super::{
 };
 use crate::{
     gojson::{self, List, Raw},
-    model::{ReturnCode, dashed_nc_id},
+    model::{NcSpec, ReturnCode, dashed_nc_id},
     proto::v1::{self as pb, network_container_service_server::NetworkContainerService as _},
-    service::check_nc,
+    service::{check_nc, nc_spec},
 };
 
 /// A definition that was read.
 enum Defined {
     Nc(Box<pb::NetworkContainer>),
-    /// Not well-formed: 400 and nothing else.
-    Malformed,
+    /// Not well-formed: 400 and nothing else. Why, for the log.
+    Malformed(String),
     Refused(Response),
 }
 
@@ -42,13 +42,25 @@ fn define(request: CreateNetworkContainerRequest) -> Defined {
             .any(|name| field == format!("network_container.{name}"))
     };
     match check_nc(&nc) {
-        Err(error) if is_formal(&error.field) => Defined::Malformed,
+        Err(error) if is_formal(&error.field) => Defined::Malformed(error.to_string()),
         _ if !type_is_known => {
             let message = format!("Unsupported network container type {nc_type}");
             Defined::Refused(Response::new(ReturnCode::UnsupportedNetworkContainerType, message))
         }
         Err(error) => Defined::Refused(Response::new(error.return_code, error.to_string())),
         Ok(()) => Defined::Nc(Box::new(nc)),
+    }
+}
+
+/// A definition in the legacy form, as a whole and checked like one that is sent to `/network/createorupdatenetworkcontainer`. For
+/// sources that speak the legacy contract themselves.
+pub(super) fn read_definition(json: &str) -> Result<NcSpec, String> {
+    let request = gojson::decode::<CreateNetworkContainerRequest>(json.as_bytes())
+        .map_err(|error| error.to_string())?;
+    match define(request) {
+        Defined::Nc(nc) => nc_spec(*nc).map_err(|error| error.to_string()),
+        Defined::Refused(response) => Err(response.message),
+        Defined::Malformed(why) => Err(why),
     }
 }
 
@@ -71,7 +83,7 @@ pub(super) async fn create_or_update(gateway: &Gateway, call: &Call) -> Reply {
         Err(error) => return Reply::undecodable(&error),
     };
     match defined {
-        Defined::Malformed => Reply::empty(StatusCode::BAD_REQUEST),
+        Defined::Malformed(_) => Reply::empty(StatusCode::BAD_REQUEST),
         _ if !call.is_post() => not_a_post("CreateOrUpdateNetworkContainer"),
         Defined::Refused(response) => Reply::nested(response),
         Defined::Nc(nc) => Reply::nested(create(gateway, call, *nc).await),
@@ -258,14 +270,14 @@ async fn create_many(gateway: &Gateway, call: &Call) -> Reply {
         }
     };
     let defined: Vec<_> = request.requests.0.into_iter().map(define).collect();
-    if defined.iter().any(|defined| matches!(defined, Defined::Malformed)) {
+    if defined.iter().any(|defined| matches!(defined, Defined::Malformed(_))) {
         return Reply::empty(StatusCode::BAD_REQUEST);
     }
     for defined in defined {
         let response = match defined {
             Defined::Nc(nc) => create(gateway, call, *nc).await,
             Defined::Refused(response) => response,
-            Defined::Malformed => continue,
+            Defined::Malformed(_) => continue,
         };
         if response.code != 0 {
             return Reply::nested(response);

@@ -75,6 +75,7 @@ impl Debug {
         findings.extend(self.dead_sandboxes().await?);
         findings.extend(self.stray_veths().await);
         findings.extend(self.pool_findings());
+        findings.extend(self.source_finding());
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Ok(pb::DiagnoseResponse {
@@ -215,6 +216,17 @@ impl Debug {
             });
         }
         findings
+    }
+
+    fn source_finding(&self) -> Option<pb::Finding> {
+        let alarm = self.0.source.as_ref()?.alarms.borrow().clone()?;
+        Some(pb::Finding {
+            severity: pb::FindingSeverity::Warning.into(),
+            kind: "SOURCE_DOUBTED".into(),
+            message: alarm.message,
+            remedy: alarm.remedy,
+            ..Default::default()
+        })
     }
 
     fn summary(&self, asked: &Subject, addresses: &[Arc<IpRecord>], events: &[JournalEntry]) -> String {

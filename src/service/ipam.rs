@@ -39,7 +39,9 @@ impl Ipam {
         if PodKey::of(scheme, container.as_ref(), &request.pod_interface_id).is_none() {
             return Err(status::of_rejection(&Rejection::NoPodKey { scheme }));
         }
-        let pending = network_container::NetworkContainers(self.0.clone()).pending(&pod).await;
+        let service = network_container::NetworkContainers(self.0.clone());
+        service.look_for(&pod).await;
+        let pending = service.pending(&pod).await;
         if !pending.is_empty() {
             let ids = pending.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             let code = ReturnCode::NetworkContainerVfpProgramPending;

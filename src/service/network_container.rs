@@ -1,6 +1,6 @@
 //! `cns.v1.NetworkContainerService`.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use tonic::{Code, Request, Response, Status};
 
@@ -16,6 +16,8 @@ use crate::{
 };
 
 const PAGE: (usize, usize) = (100, 1_000);
+/// How long a look at the source may hold up who asks for the network containers of a pod that has none.
+const LOOK_WITHIN: Duration = Duration::from_secs(5);
 
 /// See the contract.
 #[derive(Clone, Debug)]
@@ -30,6 +32,18 @@ impl NetworkContainers {
             programmed: self.0.facts.programmed,
         };
         self.0.ledger.upsert_nc(actor, upsert).await.map_err(status::of_ledger)
+    }
+
+    /// The source may have what a pod lacks: it is asked at once (spec/network-containers.md §5).
+    pub(super) async fn look_for(&self, pod: &PodIdentity) {
+        let Some(sync) = self.0.source.as_ref().and_then(|source| source.sync.as_ref()) else { return };
+        let is_missing = {
+            let view = self.0.ledger.view();
+            view.orchestrator().kind.is_some_and(is_indexed_by_pod) && view.ncs_of_pod(pod).next().is_none()
+        };
+        if is_missing {
+            sync.now(LOOK_WITHIN).await;
+        }
     }
 
     fn status_of(&self, id: &NcId) -> Option<pb::NetworkContainerStatus> {
@@ -124,7 +138,9 @@ impl NetworkContainerService for NetworkContainers {
         let by = request.into_inner().by;
         let pending = match &by {
             Some(By::OrchestratorContext(pod)) => {
-                self.pending(&convert::pod("orchestrator_context", Some(pod.clone()))?).await
+                let pod = convert::pod("orchestrator_context", Some(pod.clone()))?;
+                self.look_for(&pod).await;
+                self.pending(&pod).await
             }
             _ => Vec::new(),
         };

@@ -102,6 +102,12 @@ async fn versions(agents: &Agents, wanted: &[NcId]) -> Result<HashMap<NcId, u64>
     Ok(versions)
 }
 
+/// Whether one of these versions is news; a command that changes nothing would still be flushed.
+fn is_news(ledger: &Ledger, versions: &HashMap<NcId, u64>) -> bool {
+    let view = ledger.view();
+    versions.iter().any(|(id, version)| view.nc(id).is_some_and(|nc| nc.record.host_version < Some(*version)))
+}
+
 async fn record(
     ledger: &Ledger,
     versions: HashMap<NcId, u64>,
@@ -144,7 +150,9 @@ impl Check {
             Ok(Ok(versions)) => {
                 *failed = None;
                 // Not durable is not known: asked again next time.
-                if let Err(error) = record(ledger, versions, false).await {
+                if is_news(ledger, &versions)
+                    && let Err(error) = record(ledger, versions, false).await
+                {
                     tracing::warn!(%error, "what the host has programmed could not be recorded");
                 }
                 return behind();

@@ -3,7 +3,7 @@
 //! | path | answer |
 //! |---|---|
 //! | `/healthz` | 200 while the process works at all |
-//! | `/readyz` | 200 while calls that change state are taken, else 503 and why |
+//! | `/readyz` | 200 while the channel mode is ready and calls that change state are taken, else 503 and why |
 //! | `/metrics` | OpenMetrics text |
 
 use std::sync::Arc;
@@ -24,20 +24,28 @@ use crate::ledger::Health;
 struct Shared {
     metrics: Arc<Metrics>,
     health: watch::Receiver<Health>,
+    waiting: watch::Receiver<Option<String>>,
 }
 
 /// The routes.
-pub fn router(metrics: Arc<Metrics>, health: watch::Receiver<Health>) -> Router {
+pub fn router(
+    metrics: Arc<Metrics>,
+    health: watch::Receiver<Health>,
+    waiting: watch::Receiver<Option<String>>,
+) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(scrape))
-        .with_state(Shared { metrics, health })
+        .with_state(Shared { metrics, health, waiting })
 }
 
 async fn ready(State(shared): State<Shared>) -> Response {
     if shared.health.has_changed().is_err() {
         return (StatusCode::SERVICE_UNAVAILABLE, "the ledger has stopped\n").into_response();
+    }
+    if let Some(what) = &*shared.waiting.borrow() {
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for {what}\n")).into_response();
     }
     match &*shared.health.borrow() {
         Health::Serving => "ok\n".into_response(),

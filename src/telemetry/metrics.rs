@@ -67,6 +67,7 @@ pub struct Metrics {
     legacy: Family<Legacy, Histogram>,
     certificate_ends: Family<Listener, Gauge>,
     certificate_refused: Family<Listener, Gauge>,
+    source_doubted: Gauge,
 }
 
 /// A listener with TLS: `grpc` or `rest`.
@@ -178,6 +179,12 @@ impl Metrics {
             "1 while a newer certificate is there that cannot be used",
             certificate_refused.clone(),
         );
+        let source_doubted = Gauge::default();
+        registry.register(
+            "cns_source_doubted",
+            "1 while what the source of network containers says is gone is not believed",
+            source_doubted.clone(),
+        );
         let metrics = Self {
             registry,
             known: proto::methods().into_iter().collect(),
@@ -196,6 +203,7 @@ impl Metrics {
             legacy,
             certificate_ends,
             certificate_refused,
+            source_doubted,
         };
         metrics.set_totals([0; 4]);
         Arc::new(metrics)
@@ -233,6 +241,11 @@ impl Metrics {
         let listener = Listener { listener };
         self.certificate_ends.get_or_create(&listener).set(not_after);
         self.certificate_refused.get_or_create(&listener).set(is_refused.into());
+    }
+
+    /// Whether the source of network containers is not believed.
+    pub fn source_doubted(&self, is_doubted: bool) {
+        self.source_doubted.set(is_doubted.into());
     }
 
     /// A release was taken from the async-delete directory.

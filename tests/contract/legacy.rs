@@ -144,7 +144,7 @@ fn what_is_wrong_is_told_with_the_reference_s_exit_codes() {
         (&["-c", "http://127.0.0.1:1"], 2, "--cns-url http://127.0.0.1:1: the scheme names the network"),
         (&["-cp", file], 1, "SyncHostNCVersionIntervalMs 0 (in "),
         (&["-cp", broken.to_str().unwrap()], 1, "this is not JSON"),
-        (&["-m"], 2, "--managed Managed: this version runs Standalone and Direct"),
+        (&["-m"], 2, "ManagedSettings.PrivateEndpoint is missing: ChannelMode Managed needs it"),
         (&["-c", "tcp://:1", "-t", "logfile", "-o", "/nonexistent/x"], 1, "name another directory with -o"),
     ] {
         let output = azure(directory.path()).args(args).output().unwrap();

@@ -257,10 +257,10 @@ fn secrets_are_never_shown() {
 #[test]
 fn a_note_names_what_is_not_acted_on_and_only_that() {
     let (_, notes) = parse(&json!({"ChannelMode": "Direct", "EnablePprof": true, "UseHTTPS": true,
-        "ManagedSettings": {"NodeID": "abc", "NodeSyncIntervalInSeconds": 30}}))
+        "MSISettings": {"ResourceID": "abc"}}))
     .unwrap();
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(notes[0].ends_with(": EnablePprof, ManagedSettings.NodeID"), "{notes:?}");
+    assert!(notes[0].ends_with(": EnablePprof, MSISettings.ResourceID"), "{notes:?}");
     assert_eq!(parse(&json!({})).unwrap().1, Vec::<String>::new());
 }
 

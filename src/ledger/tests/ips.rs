@@ -588,7 +588,7 @@ fn h1_h2_h4_h5_the_node_subnet_nc_has_no_subnet_and_gets_its_addresses_later() {
     let mut bench = Bench::new(LedgerConfig::default());
     bench.upsert(node_subnet(&[]), Some(3)).unwrap();
     let refused = bench.request("c1").unwrap_err();
-    assert_eq!((refused.reason(), refused.return_code().number()), ("NO_ADDRESSES", 32), "H4");
+    assert_eq!((refused.reason(), refused.return_code().number()), ("POOL_EXHAUSTED", 32), "H4");
     // H1: at the start only the addresses of the pods that run are known.
     bench.upsert(node_subnet(&v4s(17, 2)), Some(3)).unwrap();
     for (container, address) in [("c1", "10.240.0.17"), ("c2", "10.240.0.18")] {

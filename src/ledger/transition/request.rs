@@ -8,8 +8,8 @@ use super::{check_not_deleted, other_interface};
 use crate::{
     ledger::{Granted, NcShortage, Rejection, RequestIps, Requester, state::Tx},
     model::{
-        Assignment, Endpoint, EndpointInterface, Family, IpRecord, IpState, NcLifecycle, NcRecord, OnRelease,
-        PodKey,
+        Assignment, Endpoint, EndpointInterface, Family, IpRecord, IpState, NODE_SUBNET_NC_ID, NcLifecycle,
+        NcRecord, OnRelease, PodKey,
     },
 };
 
@@ -97,6 +97,13 @@ fn pick_any(tx: &Tx<'_>) -> Result<Vec<Arc<IpRecord>>, Rejection> {
     let serves = |family| state.active().any(|entry| entry.listed(family) > 0);
     let wanted: Vec<Family> = Family::ALL.into_iter().filter(|family| serves(*family)).collect();
     if wanted.is_empty() {
+        // Where addresses come with the first fetch, none is a shortage that passes (spec/ipam.md §15 H4).
+        let mut active = state.active();
+        if let Some(entry) = active.find(|entry| entry.record.id().as_str() == NODE_SUBNET_NC_ID) {
+            let (nc, status) = (entry.record.id().clone(), "no address fetched yet".to_owned());
+            let ncs = vec![NcShortage { nc, status, counts: [0; 4] }];
+            return Err(Rejection::Exhausted { family: Family::V4, ncs });
+        }
         return Err(Rejection::NoAddresses {
             ncs: state.active().map(|entry| entry.record.id().clone()).collect(),
         });
