@@ -64,7 +64,12 @@ async fn the_public_go_client_notices_nothing() {
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
 
     let (pool, pool_url) = serve(free_port(), "{}", directory.path()).await;
-    let (direct, direct_url) = serve(free_port(), r#"{"ChannelMode":"Direct","WireserverIP":"127.0.0.1:1","Node":{"IMDSURL":"http://127.0.0.1:1"}}"#, directory.path()).await;
+    let (direct, direct_url) = serve(
+        free_port(),
+        r#"{"ChannelMode":"Direct","WireserverIP":"127.0.0.1:1","Node":{"IMDSURL":"http://127.0.0.1:1"}}"#,
+        directory.path(),
+    )
+    .await;
     let output = tokio::task::spawn_blocking(move || {
         Command::new(program).args([pool_url, direct_url]).output().unwrap()
     });

@@ -3,6 +3,7 @@
 use std::{path::Path, process::Command};
 
 use cns::proto::v1 as pb;
+use cns_fake_agents::{Agent, FakeAgents};
 use serde_json::json;
 
 use super::{
@@ -65,9 +66,22 @@ async fn n1_n9_u12_snat_rules_follow_what_was_committed() {
         return;
     }
     let netns = Netns::new("cns-modes");
+    netns.run(&["ip", "link", "set", "lo", "up"]);
     let mut cns = Cns::prepared(&[]).in_netns(Path::new(&format!("/run/netns/{}", netns.0)));
     let path = cns.directory().join("cns_config.json");
-    let config = |is_on: bool| json!({"ChannelMode": "Direct", "ProgramSNATIPTables": is_on}).to_string();
+    // Sockets belong to the namespace in which they were opened.
+    let space = cns::nic::Netns::open(Path::new(&format!("/run/netns/{}", netns.0))).unwrap();
+    let runtime = tokio::runtime::Handle::current();
+    let agents = space.run(|| runtime.block_on(FakeAgents::start())).unwrap().unwrap();
+    agents.world(|world| world.ncs = vec![(NC1.into(), "0".into())]);
+    let config = |is_on: bool| {
+        json!({
+            "ChannelMode": "Direct", "ProgramSNATIPTables": is_on,
+            "WireserverIP": agents.address(Agent::Wireserver).to_string(),
+            "Node": {"IMDSURL": agents.url(Agent::Imds)},
+        })
+        .to_string()
+    };
     std::fs::write(&path, config(true)).unwrap();
     cns.set_args(&["--config-path", path.to_str().unwrap(), "--reconcile-interval", "1"]);
     cns.launch().await;
@@ -93,6 +107,8 @@ async fn n1_n9_u12_snat_rules_follow_what_was_committed() {
         pod_interface_id: "c1".into(),
         ..Default::default()
     };
+    let mut nmagent = pb::nm_agent_service_client::NmAgentServiceClient::new(cns.channel().await);
+    nmagent.sync_host_nc_versions(pb::SyncHostNcVersionsRequest {}).await.unwrap();
     cns.ipam().await.request_ip_configs(request).await.unwrap();
     let refused =
         cns.ncs().await.create_or_update_network_container(nc("10.224.0.9", &[])).await.unwrap_err();
