@@ -211,6 +211,7 @@ impl App {
         let host = Host { interface: host_interface.told(), docker, agents, home_az: told_home_az };
         let legacy = Arc::new(LegacyFiles);
         let mut context = Context::new(ledger.clone(), facts, host, journal, legacy, stopping.clone());
+        context = context.observed(metrics.clone());
         if let Some(source) = &source {
             context = context.with_source(source.handle());
         }

@@ -6,6 +6,7 @@ mod debug;
 mod device;
 pub mod docker_rules;
 mod endpoint;
+mod first_request;
 pub mod home_az;
 mod host;
 mod ipam;
@@ -21,14 +22,20 @@ pub mod status;
 pub mod veth;
 mod watch;
 
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures_util::{Stream, StreamExt};
 use tokio::sync::{Semaphore, watch::Receiver};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, service::Routes};
 
-use self::{home_az::HomeAzState, peer::Caller, publishing::Joined, sandbox::Sandboxes};
+use self::{
+    first_request::FirstRequests, home_az::HomeAzState, peer::Caller, publishing::Joined, sandbox::Sandboxes,
+};
 use crate::{
     host::{Agents, docker::Docker},
     ledger::{Ledger, LegacyState, View},
@@ -98,6 +105,14 @@ pub trait LegacyFormat: Send + Sync + 'static {
     fn render(&self, view: &View) -> Result<LegacyDocuments, String>;
 }
 
+/// Told of what the services see beside calls and commands.
+pub trait ServiceObserver: Send + Sync {
+    /// A pod got its addresses, so long after it first asked.
+    fn pod_waited(&self, _: Duration) {}
+    /// The host was asked what it has programmed; `listed` is how many network containers it named, if it was reached.
+    fn host_versions_synced(&self, _ok: bool, _listed: Option<usize>, _took: Duration) {}
+}
+
 /// What every service has.
 #[derive(Clone)]
 pub struct Context {
@@ -108,6 +123,7 @@ pub struct Context {
     journal: Arc<dyn Journal>,
     legacy: Arc<dyn LegacyFormat>,
     joined: Joined,
+    first_requests: FirstRequests,
     programming: programming::Check,
     /// The mode's source of network containers, where it has one.
     source: Option<SourceHandle>,
@@ -142,11 +158,23 @@ impl Context {
             journal,
             legacy,
             joined: Joined::default(),
+            first_requests: FirstRequests::default(),
             programming: programming::Check::default(),
             source: None,
             streams,
             stopping,
         }
+    }
+
+    /// The same, observed.
+    #[must_use]
+    pub fn observed(mut self, observer: Arc<dyn ServiceObserver>) -> Self {
+        self.first_requests.observer = Some(observer);
+        self
+    }
+
+    fn observer(&self) -> Option<&dyn ServiceObserver> {
+        self.first_requests.observer.as_deref()
     }
 
     /// The same with a source of network containers that can be asked.

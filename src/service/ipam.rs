@@ -1,6 +1,10 @@
 //! `cns.v1.IpamService`.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tonic::{Code, Request, Response, Status};
 
@@ -104,6 +108,7 @@ impl IpamService for Ipam {
             };
             desired.push(parse_ip(text).map_err(invalid)?);
         }
+        let begun = Instant::now();
         let sandbox = convert::sandbox("sandbox", request.sandbox)?;
         let mut ask = RequestIps {
             requester: Requester::Client,
@@ -118,6 +123,7 @@ impl IpamService for Ipam {
             secondary_interfaces: request.secondary_interfaces_exist,
             single: request.exactly_one,
         };
+        let key = PodKey::of(self.0.ledger.config().scheme, ask.container.as_ref(), &ask.interface_id);
         self.0.sandboxes.release_earlier_of(&ask.pod, ask.container.as_ref()).await;
         let mut outcome = self.0.ledger.request_ips(actor.clone(), ask.clone()).await;
         if matches!(outcome, Err(LedgerError::Rejected(Rejection::Exhausted { .. })))
@@ -126,6 +132,12 @@ impl IpamService for Ipam {
             // The witness may be a moment old by now; the answer must not depend on it.
             ask.witnessed = self.0.sandboxes.witness(ask.sandbox.as_ref()).await;
             outcome = self.0.ledger.request_ips(actor, ask).await;
+        }
+        if let Some(key) = key {
+            match &outcome {
+                Ok(_) => self.0.first_requests.granted(&key, begun),
+                Err(_) => self.0.first_requests.refused(key, begun),
+            }
         }
         let granted = outcome.map_err(status::of_ledger)?;
         let host = self.0.host_interface();
@@ -154,6 +166,10 @@ impl IpamService for Ipam {
             began: convert::began(request.began_boottime_ns),
             single: request.exactly_one,
         };
+        let scheme = self.0.ledger.config().scheme;
+        if let Some(key) = PodKey::of(scheme, release.container.as_ref(), &release.interface_id) {
+            self.0.first_requests.forget(&key);
+        }
         let released = self.0.ledger.release_ips(actor, release).await.map_err(status::of_ledger)?;
         let outcome = match released.outcome {
             ReleaseOutcome::Released => pb::ReleaseOutcome::Released,

@@ -1,6 +1,6 @@
 //! `cns.v1.NMAgentService`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tonic::{Code, Request, Response, Status};
 
@@ -64,7 +64,13 @@ impl NmAgentService for NmAgent {
         let agents = self.0.agents("SyncHostNCVersions")?;
         // Where NCs feed the pool, their addresses become available with the NC (spec/network-containers.md §7.1).
         let promote = self.0.ledger.view().orchestrator().kind == Some(OrchestratorType::KubernetesCrd);
+        let begun = Instant::now();
         let synced = tokio::time::timeout(WITHIN, programming::sync(&self.0.ledger, agents, promote)).await;
+        if let Some(observer) = self.0.observer() {
+            let done = synced.as_ref().ok().and_then(|synced| synced.as_ref().ok());
+            let ok = done.is_some_and(|synced| synced.outdated.is_empty());
+            observer.host_versions_synced(ok, done.and_then(|synced| synced.listed), begun.elapsed());
+        }
         let synced = synced.map_err(|_| {
             let message = format!("the agents of the machine did not answer within {} s", WITHIN.as_secs());
             Failure::new(Code::Unavailable, ReturnCode::CallToHostFailed, message)

@@ -18,7 +18,7 @@ use crate::{
     ledger::{BatchReport, LedgerObserver},
     model::{ChangeNote, IpStateKind, Outcome},
     proto,
-    service::layers::RpcObserver,
+    service::{ServiceObserver, layers::RpcObserver},
 };
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -65,9 +65,19 @@ pub struct Metrics {
     async_deletes: Counter,
     veths: Counter,
     legacy: Family<Legacy, Histogram>,
+    assignment: Histogram,
+    version_syncs: Family<WentWell, Counter>,
+    version_sync_latency: Family<WentWell, Histogram>,
+    host_ncs: Gauge,
     certificate_ends: Family<Listener, Gauge>,
     certificate_refused: Family<Listener, Gauge>,
     source_doubted: Gauge,
+}
+
+/// Whether it went well: `true` or `false`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WentWell {
+    ok: &'static str,
 }
 
 /// A listener with TLS: `grpc` or `rest`.
@@ -167,6 +177,31 @@ impl Metrics {
             "Time to answer requests of the legacy contract",
             legacy.clone(),
         );
+        let assignment = latency();
+        registry.register(
+            "ip_assignment_latency_seconds",
+            "Time from a pod's first request to its first success",
+            assignment.clone(),
+        );
+        let version_syncs = Family::default();
+        // The encoder appends `_total`.
+        registry.register(
+            "sync_host_nc_version",
+            "Rounds in which the host was asked what it has programmed",
+            version_syncs.clone(),
+        );
+        let version_sync_latency = Family::<WentWell, Histogram>::new_with_constructor(latency);
+        registry.register(
+            "sync_host_nc_version_latency_seconds",
+            "Duration of such a round",
+            version_sync_latency.clone(),
+        );
+        let host_ncs = Gauge::default();
+        registry.register(
+            "has_networkcontainer",
+            "Network containers that the machine's agents listed when they were last asked",
+            host_ncs.clone(),
+        );
         let certificate_ends = Family::default();
         registry.register(
             "cns_tls_certificate_not_after_seconds",
@@ -201,6 +236,10 @@ impl Metrics {
             async_deletes,
             veths,
             legacy,
+            assignment,
+            version_syncs,
+            version_sync_latency,
+            host_ncs,
             certificate_ends,
             certificate_refused,
             source_doubted,
@@ -290,6 +329,21 @@ impl LedgerObserver for Metrics {
 
     fn failed(&self, _: &str) {
         self.commit_failures.inc();
+    }
+}
+
+impl ServiceObserver for Metrics {
+    fn pod_waited(&self, waited: Duration) {
+        self.assignment.observe(waited.as_secs_f64());
+    }
+
+    fn host_versions_synced(&self, ok: bool, listed: Option<usize>, took: Duration) {
+        let label = WentWell { ok: if ok { "true" } else { "false" } };
+        self.version_syncs.get_or_create(&label).inc();
+        self.version_sync_latency.get_or_create(&label).observe(took.as_secs_f64());
+        if let Some(listed) = listed {
+            self.host_ncs.set(i64::try_from(listed).unwrap_or(i64::MAX));
+        }
     }
 }
 

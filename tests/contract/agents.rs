@@ -114,6 +114,42 @@ async fn v1_v2_v4_v5_addresses_become_available_as_the_host_reports() {
     cns.assert_sound().await;
 }
 
+/// spec/metrics.md §2: the names that dashboards know.
+#[tokio::test]
+async fn rounds_of_asking_the_host_are_counted_and_timed() {
+    let (mut cns, agents) = direct(pb::OrchestratorType::KubernetesCrd).await;
+    assert!(cns.terminate().await.unwrap().success());
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let config = cns.directory().join("cns_config.json").display().to_string();
+    let probes = format!("127.0.0.1:{port}");
+    cns.set_args(&["--config-path", &config, "--metrics-bind-address", &probes]);
+    cns.launch().await;
+    create(&cns, NC1, "3", "", &["10.240.0.17"]).await;
+    host_says(&agents, &[(NC1, "3")]);
+    sync(&cns).await.unwrap();
+    create(&cns, NC1, "4", "", &["10.240.0.17"]).await;
+    agents.fail("interfaces/api-version", Fault::Drop);
+    sync(&cns).await.unwrap_err();
+    let text = tokio::task::spawn_blocking(move || {
+        use std::io::{Read as _, Write as _};
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    })
+    .await
+    .unwrap();
+    for expected in [
+        "sync_host_nc_version_total{ok=\"true\"} 1",
+        "sync_host_nc_version_total{ok=\"false\"} 1",
+        "sync_host_nc_version_latency_seconds_count{ok=\"true\"} 1",
+        "has_networkcontainer 1",
+    ] {
+        assert!(text.contains(expected), "{expected} is missing in:\n{text}");
+    }
+}
+
 #[tokio::test]
 async fn v3_v6_v8_v11_who_lists_what_and_in_which_spelling() {
     let (cns, agents) = direct(pb::OrchestratorType::KubernetesCrd).await;

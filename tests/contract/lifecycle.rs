@@ -150,6 +150,8 @@ async fn probes_and_metrics_are_served_over_http() {
     for expected in [
         "cx_assigned_ips_v2{customer_metric=\"customer metric\"} 1",
         "cx_available_ips_v2{customer_metric=\"customer metric\"} 252",
+        "ip_assignment_latency_seconds_count 1",
+        "has_networkcontainer 0",
         "cns_ledger_commands_total{operation=\"RequestIPConfigs\",outcome=\"done\"} 1",
         "cns_rpc_duration_seconds_count{method=\"cns.v1.IpamService/RequestIPConfigs\",code=\"OK\"} 1",
         "cns_rpc_duration_seconds_count{method=\"cns.v1.NMAgentService/SyncHostNCVersions\",code=\"UNIMPLEMENTED\"} 1",
