@@ -399,14 +399,11 @@ impl App {
             parts.spawn(keepers::snat(ledger.clone(), is_on, every, stopping.clone()));
         }
         if let Some(keeper) = modes::conflist(&config) {
-            let ready = match source.as_ref().and_then(modes::Source::fetched) {
-                Some(fetched) => fetched,
-                None => {
-                    let (sender, ready) = watch::channel(false);
-                    parts.spawn(keepers::until_ready(readiness.told(), sender, stopping.clone()));
-                    ready
-                }
-            };
+            let ready = source.as_ref().and_then(modes::Source::fetched).unwrap_or_else(|| {
+                let (sender, ready) = watch::channel(false);
+                parts.spawn(keepers::until_ready(readiness.told(), sender, stopping.clone()));
+                ready
+            });
             parts.spawn(keeper.run(ready, stopping.clone()));
         }
         // After the listeners: while the source is waited for, the daemon can be asked.

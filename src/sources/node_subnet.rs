@@ -111,7 +111,7 @@ pub async fn restore(ledger: &Ledger) -> Result<(), LedgerError> {
         };
         match ledger.request_ips(actor(), request).await {
             Ok(_) => {
-                tracing::info!(container = %endpoint.container, addresses = shown, "a pod that runs has its addresses again")
+                tracing::info!(container = %endpoint.container, addresses = shown, "a pod that runs has its addresses again");
             }
             Err(error @ LedgerError::Rejected(_)) => {
                 tracing::warn!(container = %endpoint.container, addresses = shown, %error, "a record's addresses cannot be given to its pod");

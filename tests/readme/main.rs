@@ -109,6 +109,36 @@ fn the_first_command_works_for_a_user_without_rights() {
     assert!(said.contains("/tmp/cns-4711"), "{said}");
 }
 
+/// The channel modes against the fake agents.
+#[test]
+fn the_channel_modes_work_as_they_are_shown() {
+    let test = "the_channel_modes_work_as_they_are_shown";
+    let agents = Path::new(env!("CARGO_BIN_EXE_cns")).with_file_name("fake-agents");
+    if !need::need_root(test)
+        || !need::need_program(test, "curl")
+        || !need::need_program(test, &agents.display().to_string())
+    {
+        return;
+    }
+    let readme = readme();
+    let mode = |name: &str| block(&readme, &format!("<!-- modes: {name} -->"));
+    let definitions = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/modes/dnc.json");
+    let script = format!(
+        "set -u\n\
+         target/debug/fake-agents --secondary-ips 16 --dnc-ncs {} & agents=$!\n\
+         trap 'kill $agents' EXIT\n\
+         (\n{})\n(\n{})\n(\n{})\n",
+        definitions.display(),
+        mode("azure-host"),
+        mode("managed"),
+        mode("direct"),
+    );
+    let said = run(&script, "");
+    assert!(said.contains("10.240.0.5"), "{said}");
+    assert!(said.contains("\"IPAddress\":\"10.7.0.9\""), "{said}");
+    assert!(said.contains("10.7.0.17"), "{said}");
+}
+
 /// Between the steps, what their words say: the reference is stopped, `cns` is stopped, the reference is started.
 #[test]
 fn the_way_from_azure_cns_and_back_loses_no_pod() {
