@@ -27,7 +27,12 @@ use self::{
 use crate::{
     config::{ChannelMode, Config, RestAddress, TlsSource, TlsVersion},
     gateway::{self, Gateway},
-    host::{Agents, docker::Docker, http::ClientError, imds::Imds, keyvault::KeyVaultError},
+    host::{
+        Agents,
+        docker::Docker,
+        http::ClientError,
+        keyvault::{KeyVault, KeyVaultError},
+    },
     ledger::{Health, Ledger, LedgerConfig, LedgerError, WriterThread},
     proto,
     reconcile::{self, Settings},
@@ -45,6 +50,7 @@ const SERVICES: &[&str] = &[
     "cns.v1.EndpointService",
     "cns.v1.NodeService",
     "cns.v1.DebugService",
+    "cns.CNS",
 ];
 
 /// The services that are part of the contract and have no call that does anything in this version. They are known to health as not
@@ -126,7 +132,7 @@ pub struct App {
     masquerading: Option<modes::Masquerading>,
     host_interface: host_interface::Keeper,
     unix: UnixSocket,
-    tcp: Option<TcpListener>,
+    tcp: Vec<TcpListener>,
     tls: Option<Arc<tls::Server>>,
     http: Option<TcpListener>,
     rest: Vec<RestListener>,
@@ -185,7 +191,11 @@ impl App {
             _ => Some(Agents::new(&config.wireserver_url, &config.imds_url)?),
         };
         let imds = agents.as_ref().map(|agents| agents.imds.clone());
-        let host = Host { interface: host_interface.told(), docker, agents };
+        let vault = certificate::vault(&config, imds.as_ref())?;
+        // Nothing in these modes waits for others.
+        let (_, waiting_for) = watch::channel(None);
+        let told = vault.iter().map(|vault| vault.state().clone()).collect();
+        let host = Host { interface: host_interface.told(), docker, agents, told, waiting_for };
         let legacy = Arc::new(LegacyFiles);
         let context = Context::new(ledger.clone(), facts, host, journal, legacy, stopping.clone());
         match config.channel_mode {
@@ -200,10 +210,15 @@ impl App {
         }
         let masquerading = modes::masquerade(&config).await?;
         let unix = UnixSocket::bind("--grpc-socket", &config.grpc_socket)?;
-        let tcp = match config.grpc_bind_address {
-            Some(address) => Some(bind_tcp("--grpc-bind-address", address).await?),
-            None => None,
-        };
+        let mut tcp = Vec::new();
+        for (what, address) in [
+            ("--grpc-bind-address", config.grpc_bind_address),
+            ("GRPCSettings", config.grpc_settings_address),
+        ] {
+            if let Some(address) = address {
+                tcp.push(bind_tcp(what, address).await?);
+            }
+        }
         let http = match config.metrics_bind_address {
             Some(address) => match bind_tcp("--metrics-bind-address", address).await {
                 Ok(listener) => Some(listener),
@@ -218,7 +233,7 @@ impl App {
         };
         let mut certificates = Vec::new();
         let tls = grpc_tls(&config, &mut certificates)?;
-        let rest = rest(&config, imds.as_ref(), &mut certificates).await?;
+        let rest = rest(&config, vault, &mut certificates).await?;
         Ok(Self {
             config,
             ledger,
@@ -279,15 +294,15 @@ impl App {
         servers.spawn(async move {
             router.serve_with_incoming_shutdown(incoming, stop).await.map_err(AppError::from)
         });
-        if let Some(listener) = tcp {
+        for listener in tcp {
             tracing::info!(address = ?listener.local_addr().ok(), tls = tls.is_some(), "gRPC over TCP");
             // A watcher whose machine went away must not keep its place for good.
             let router = server()
                 .http2_keepalive_interval(Some(TCP_KEEPALIVE))
                 .http2_keepalive_timeout(Some(TCP_KEEPALIVE))
-                .add_routes(routes);
+                .add_routes(routes.clone());
             let stop = stopping.clone().cancelled_owned();
-            let incoming = incoming_tcp(listener, tls, stopping.clone());
+            let incoming = incoming_tcp(listener, tls.clone(), stopping.clone());
             servers.spawn(async move {
                 router.serve_with_incoming_shutdown(incoming, stop).await.map_err(AppError::from)
             });
@@ -389,7 +404,7 @@ impl App {
 /// Binds what the configuration wants of the gateway.
 async fn rest(
     config: &Config,
-    imds: Option<&Imds>,
+    vault: Option<KeyVault>,
     certificates: &mut Vec<(&'static str, Keeping)>,
 ) -> Result<Vec<RestListener>, AppError> {
     use gateway::listen::{Kind, Listener};
@@ -421,7 +436,7 @@ async fn rest(
                 subject: wanted.client_subject.clone(),
             }),
         };
-        let (server, keeping) = certificate::serve(config, &wanted.source, terms, imds).await?;
+        let (server, keeping) = certificate::serve(config, &wanted.source, terms, vault).await?;
         certificates.push(("rest", keeping));
         let listener = Listener::Tls(bind_tcp("TLSPort", wanted.address).await?, server);
         let at = format!("{} with TLS", wanted.address);

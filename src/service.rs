@@ -1,6 +1,7 @@
 //! The tonic services over the ledger, one file per proto service. They translate and ask; every rule about addresses,
 //! network containers and endpoints is the ledger's.
 
+mod compat;
 mod convert;
 mod debug;
 mod device;
@@ -26,13 +27,13 @@ use tonic::{Request, service::Routes};
 
 use self::{peer::Caller, sandbox::Sandboxes};
 use crate::{
-    host::{Agents, docker::Docker},
+    host::{Agents, docker::Docker, http::AgentState},
     ledger::{Ledger, LegacyState, View},
     model::{
         Actor, ContainerId, HostInterface, IpRecord, JournalEntry, NcType, OrchestratorType, PodIdentity,
         PodKey, PodKeyScheme,
     },
-    proto::v1 as pb,
+    proto::{compat::cns_server, v1 as pb},
 };
 
 /// The longest that a call may take; ours end well inside the 15 s after which legacy clients give up (design §3). Streams
@@ -64,6 +65,10 @@ pub struct Host {
     pub docker: Docker,
     /// The agents of an Azure machine; `None` in modes that have none.
     pub agents: Option<Agents>,
+    /// Further agents whose state is told, such as Key Vault.
+    pub told: Vec<AgentState>,
+    /// What the mode waits for, in words; `None` if nothing.
+    pub waiting_for: Receiver<Option<String>>,
 }
 
 /// The journal's reading side.
@@ -168,6 +173,14 @@ impl Context {
         *self.host.interface.borrow()
     }
 
+    /// How every agent that this daemon uses is doing.
+    fn agent_states(&self) -> Vec<AgentState> {
+        let agents = self.host.agents.iter();
+        let agents =
+            agents.flat_map(|known| [known.nmagent.state(), known.wireserver.state(), known.imds.state()]);
+        agents.chain(&self.host.told).cloned().collect()
+    }
+
     /// All services of the contract.
     pub fn routes(&self) -> Routes {
         Routes::new(pb::ipam_service_server::IpamServiceServer::new(ipam::Ipam(self.clone())))
@@ -180,6 +193,7 @@ impl Context {
             .add_service(pb::nm_agent_service_server::NmAgentServiceServer::new(nmagent::NmAgent))
             .add_service(pb::node_service_server::NodeServiceServer::new(node::Node(self.clone())))
             .add_service(pb::device_service_server::DeviceServiceServer::new(device::Devices))
+            .add_service(cns_server::CnsServer::new(compat::Compat(self.clone())))
             .add_service(
                 pb::debug_service_server::DebugServiceServer::new(debug::Debug(self.clone()))
                     // The reference's files of a large node come in one message.

@@ -10,6 +10,7 @@ mod cns_under_test;
 mod need;
 
 mod access;
+mod compat;
 mod errors;
 mod insight;
 mod ipam;
