@@ -11,6 +11,7 @@ const PROTOS: &[&str] = &[
     "proto/cns/v1/node.proto",
     "proto/cns/v1/device.proto",
     "proto/cns/v1/debug.proto",
+    "proto/compat/cns.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

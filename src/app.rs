@@ -28,7 +28,12 @@ use self::{
 use crate::{
     config::{ChannelMode, Config, RestAddress, TlsSource, TlsVersion},
     gateway::{self, Gateway},
-    host::{Agents, docker::Docker, http::ClientError, imds::Imds, keyvault::KeyVaultError},
+    host::{
+        Agents,
+        docker::Docker,
+        http::ClientError,
+        keyvault::{KeyVault, KeyVaultError},
+    },
     ledger::{Health, Ledger, LedgerConfig, LedgerError, WriterThread},
     proto,
     readiness::Readiness,
@@ -53,6 +58,7 @@ const SERVICES: &[&str] = &[
     "cns.v1.EndpointService",
     "cns.v1.NodeService",
     "cns.v1.DebugService",
+    "cns.CNS",
 ];
 
 /// The services that are part of the contract and have no call that does anything in this version. They are known to health as not
@@ -139,7 +145,7 @@ pub struct App {
     source: Option<modes::Source>,
     host_interface: host_interface::Keeper,
     unix: UnixSocket,
-    tcp: Option<TcpListener>,
+    tcp: Vec<TcpListener>,
     tls: Option<Arc<tls::Server>>,
     http: Option<TcpListener>,
     rest: Vec<RestListener>,
@@ -208,7 +214,17 @@ impl App {
             (Some(agents), ChannelMode::Direct) => Some((agents.clone(), home_az)),
             _ => None,
         };
-        let host = Host { interface: host_interface.told(), docker, agents, home_az: told_home_az };
+        let vault = certificate::vault(&config, imds.as_ref())?;
+        let told = vault.iter().map(|vault| vault.state().clone());
+        let told = told.chain(source.iter().filter_map(modes::Source::dnc)).collect();
+        let host = Host {
+            interface: host_interface.told(),
+            docker,
+            agents,
+            home_az: told_home_az,
+            told,
+            waiting_for: readiness.told(),
+        };
         let legacy = Arc::new(LegacyFiles);
         let mut context = Context::new(ledger.clone(), facts, host, journal, legacy, stopping.clone());
         context = context.observed(metrics.clone());
@@ -231,10 +247,15 @@ impl App {
         }
         let masquerading = modes::masquerade(&config).await?;
         let unix = UnixSocket::bind("--grpc-socket", &config.grpc_socket)?;
-        let tcp = match config.grpc_bind_address {
-            Some(address) => Some(bind_tcp("--grpc-bind-address", address).await?),
-            None => None,
-        };
+        let mut tcp = Vec::new();
+        for (what, address) in [
+            ("--grpc-bind-address", config.grpc_bind_address),
+            ("GRPCSettings", config.grpc_settings_address),
+        ] {
+            if let Some(address) = address {
+                tcp.push(bind_tcp(what, address).await?);
+            }
+        }
         let http = match config.metrics_bind_address {
             Some(address) => match bind_tcp("--metrics-bind-address", address).await {
                 Ok(listener) => Some(listener),
@@ -249,7 +270,7 @@ impl App {
         };
         let mut certificates = Vec::new();
         let tls = grpc_tls(&config, &mut certificates)?;
-        let rest = rest(&config, imds.as_ref(), &mut certificates).await?;
+        let rest = rest(&config, vault, &mut certificates).await?;
         Ok(Self {
             config,
             ledger,
@@ -316,15 +337,15 @@ impl App {
         servers.spawn(async move {
             router.serve_with_incoming_shutdown(incoming, stop).await.map_err(AppError::from)
         });
-        if let Some(listener) = tcp {
+        for listener in tcp {
             tracing::info!(address = ?listener.local_addr().ok(), tls = tls.is_some(), "gRPC over TCP");
             // A watcher whose machine went away must not keep its place for good.
             let router = server()
                 .http2_keepalive_interval(Some(TCP_KEEPALIVE))
                 .http2_keepalive_timeout(Some(TCP_KEEPALIVE))
-                .add_routes(routes);
+                .add_routes(routes.clone());
             let stop = stopping.clone().cancelled_owned();
-            let incoming = incoming_tcp(listener, tls, stopping.clone());
+            let incoming = incoming_tcp(listener, tls.clone(), stopping.clone());
             servers.spawn(async move {
                 router.serve_with_incoming_shutdown(incoming, stop).await.map_err(AppError::from)
             });
@@ -456,7 +477,7 @@ impl App {
 /// Binds what the configuration wants of the gateway.
 async fn rest(
     config: &Config,
-    imds: Option<&Imds>,
+    vault: Option<KeyVault>,
     certificates: &mut Vec<(&'static str, Keeping)>,
 ) -> Result<Vec<RestListener>, AppError> {
     use gateway::listen::{Kind, Listener};
@@ -488,7 +509,7 @@ async fn rest(
                 subject: wanted.client_subject.clone(),
             }),
         };
-        let (server, keeping) = certificate::serve(config, &wanted.source, terms, imds).await?;
+        let (server, keeping) = certificate::serve(config, &wanted.source, terms, vault).await?;
         certificates.push(("rest", keeping));
         let listener = Listener::Tls(bind_tcp("TLSPort", wanted.address).await?, server);
         let at = format!("{} with TLS", wanted.address);

@@ -77,6 +77,8 @@ pub struct Config {
     pub grpc_socket: PathBuf,
     /// An additional gRPC TCP listener.
     pub grpc_bind_address: Option<SocketAddr>,
+    /// Another one, where `GRPCSettings` asks for it.
+    pub grpc_settings_address: Option<SocketAddr>,
     /// What the TCP listener proves itself with and whom it trusts; absent on loopback without TLS.
     pub tls: Option<TlsFiles>,
     /// The listeners of the legacy REST API, if it is served.
@@ -468,9 +470,12 @@ impl Config {
             if !address.ip().is_loopback() && tls.is_none() {
                 return Err(ConfigError::OpenListener { address });
             }
-        } else if tls.is_some() {
+        } else if tls.is_some() && !settings.grpc.enable {
             return Err(ConfigError::TlsWithoutListener);
         }
+        let grpc_settings_address = grpc_settings(&file, tls.is_some())?
+            // Asked for twice.
+            .filter(|address| grpc_bind_address != Some(*address));
         let rest = rest_listeners(command, environment, &file)?;
         if rest.is_none() && settings.use_https {
             notes.push(
@@ -542,6 +547,7 @@ impl Config {
                 args.grpc_socket.as_ref().or(node.grpc_socket.as_ref()).unwrap_or(&defaults.socket),
             )?,
             grpc_bind_address,
+            grpc_settings_address,
             tls,
             rest,
             metrics_bind_address: metrics_told.or(azure.then_some(METRICS)),
@@ -673,6 +679,28 @@ fn rest_listeners(
     };
     listeners.tls = rest_tls(&listeners.main, file)?;
     Ok(Some(listeners))
+}
+
+/// The listener of `GRPCSettings`: the reference's is in cleartext and open to all; this one is not.
+fn grpc_settings(file: &FileRead, has_tls: bool) -> Result<Option<SocketAddr>, ConfigError> {
+    let settings = &file.settings.grpc;
+    if !settings.enable {
+        return Ok(None);
+    }
+    let key = file.key("GRPCSettings.IPAddress");
+    let wrong = |allowed| ConfigError::value(&key, &settings.ip_address, allowed);
+    let address: std::net::IpAddr = if settings.ip_address.eq_ignore_ascii_case("localhost") {
+        std::net::Ipv4Addr::LOCALHOST.into()
+    } else {
+        settings.ip_address.parse().map_err(|_| wrong("an address or `localhost` is expected"))?
+    };
+    if !address.is_loopback() && !has_tls {
+        return Err(wrong(
+            "an address other than loopback needs --tls-cert, --tls-key and --tls-client-ca; without them anyone on the \
+             network could give and take addresses",
+        ));
+    }
+    Ok(Some(SocketAddr::new(address, settings.port)))
 }
 
 fn agent_url(key: &str, text: &str) -> Result<BaseUrl, ConfigError> {

@@ -9,6 +9,12 @@ pub mod v1 {
     tonic::include_proto!("cns.v1");
 }
 
+/// Package `cns`: a contract that exists already.
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, reason = "generated")]
+pub mod compat {
+    tonic::include_proto!("cns");
+}
+
 /// Every rpc of the contract as `package.Service/Method`.
 pub fn methods() -> Vec<String> {
     // The build made it; there is nothing that could be done about a broken one.
@@ -16,7 +22,7 @@ pub fn methods() -> Vec<String> {
         return Vec::new();
     };
     let mut methods = Vec::new();
-    for file in set.file.iter().filter(|file| file.package() == "cns.v1") {
+    for file in set.file.iter().filter(|file| matches!(file.package(), "cns.v1" | "cns")) {
         for service in &file.service {
             let name = |rpc: &prost_types::MethodDescriptorProto| {
                 format!("{}.{}/{}", file.package(), service.name(), rpc.name())

@@ -1,6 +1,7 @@
 //! The tonic services over the ledger, one file per proto service. They translate and ask; every rule about addresses,
 //! network containers and endpoints is the ledger's.
 
+mod compat;
 mod convert;
 mod debug;
 mod device;
@@ -37,13 +38,13 @@ use self::{
     first_request::FirstRequests, home_az::HomeAzState, peer::Caller, publishing::Joined, sandbox::Sandboxes,
 };
 use crate::{
-    host::{Agents, docker::Docker},
+    host::{Agents, docker::Docker, http::AgentState},
     ledger::{Ledger, LegacyState, View},
     model::{
         Actor, ContainerId, HostInterface, IpRecord, JournalEntry, NcSpec, NcType, OrchestratorType,
         PodIdentity, PodKey, PodKeyScheme,
     },
-    proto::v1 as pb,
+    proto::{compat::cns_server, v1 as pb},
     sources::SourceHandle,
 };
 
@@ -78,6 +79,10 @@ pub struct Host {
     pub agents: Option<Agents>,
     /// What is known of the home zone; who watches it is the mode's affair.
     pub home_az: Receiver<HomeAzState>,
+    /// Further agents whose state is told, such as Key Vault.
+    pub told: Vec<AgentState>,
+    /// What the mode waits for, in words; `None` if nothing.
+    pub waiting_for: Receiver<Option<String>>,
 }
 
 /// The journal's reading side.
@@ -231,6 +236,14 @@ impl Context {
         *self.host.interface.borrow()
     }
 
+    /// How every agent that this daemon uses is doing.
+    fn agent_states(&self) -> Vec<AgentState> {
+        let agents = self.host.agents.iter();
+        let agents =
+            agents.flat_map(|known| [known.nmagent.state(), known.wireserver.state(), known.imds.state()]);
+        agents.chain(&self.host.told).cloned().collect()
+    }
+
     /// All services of the contract.
     pub fn routes(&self) -> Routes {
         Routes::new(pb::ipam_service_server::IpamServiceServer::new(ipam::Ipam(self.clone())))
@@ -245,6 +258,7 @@ impl Context {
             )))
             .add_service(pb::node_service_server::NodeServiceServer::new(node::Node(self.clone())))
             .add_service(pb::device_service_server::DeviceServiceServer::new(device::Devices))
+            .add_service(cns_server::CnsServer::new(compat::Compat(self.clone())))
             .add_service(
                 pb::debug_service_server::DebugServiceServer::new(debug::Debug(self.clone()))
                     // The reference's files of a large node come in one message.

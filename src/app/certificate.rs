@@ -10,7 +10,7 @@ use crate::{
     host::{
         http::{Limits, Pause, Roots, varied},
         imds::Imds,
-        keyvault::{KeyVault, KeyVaultError},
+        keyvault::{KeyVault, KeyVaultConfig, KeyVaultError},
     },
     tls::{CertificateState, Files, Following, Identity, Refreshing, Server, Terms, TlsError},
 };
@@ -41,13 +41,31 @@ impl Keeping {
     }
 }
 
+/// The client of the vault, where the certificate is in one. Nothing is asked yet.
+pub(super) fn vault(config: &Config, imds: Option<&Imds>) -> Result<Option<KeyVault>, AppError> {
+    let tls = config.rest.as_ref().and_then(|rest| rest.tls.as_ref());
+    match tls.map(|tls| &tls.source) {
+        Some(TlsSource::KeyVault { vault, .. }) => client(config, vault, imds).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn client(config: &Config, vault: &KeyVaultConfig, imds: Option<&Imds>) -> Result<KeyVault, AppError> {
+    let limits = Limits::default();
+    let imds = match imds {
+        Some(imds) => imds.clone(),
+        None => Imds::new(&config.imds_url, limits)?,
+    };
+    Ok(KeyVault::new(vault.clone(), imds, limits, Roots::System)?)
+}
+
 /// A server of the certificate, and what keeps it. A certificate that cannot be had is an error: a client that was promised TLS
 /// must not find nothing there.
 pub(super) async fn serve(
     config: &Config,
     source: &TlsSource,
     terms: Terms,
-    imds: Option<&Imds>,
+    vault: Option<KeyVault>,
 ) -> Result<(Arc<Server>, Keeping), AppError> {
     let failed = |source: TlsError| AppError::Tls { what: "UseHTTPS", source };
     match source {
@@ -56,13 +74,11 @@ pub(super) async fn serve(
             let (server, following) = files.serve(terms).map_err(failed)?;
             Ok((server, Keeping::Files(following)))
         }
-        TlsSource::KeyVault { vault, refresh } => {
-            let limits = Limits::default();
-            let imds = match imds {
-                Some(imds) => imds.clone(),
-                None => Imds::new(&config.imds_url, limits)?,
+        TlsSource::KeyVault { vault: settings, refresh } => {
+            let vault = match vault {
+                Some(vault) => vault,
+                None => client(config, settings, None)?,
             };
-            let vault = KeyVault::new(vault.clone(), imds, limits, Roots::System)?;
             let identity = first(&vault).await.map_err(AppError::KeyVault)?;
             let fetch = Box::new(move || {
                 let vault = vault.clone();

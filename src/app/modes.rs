@@ -21,7 +21,7 @@ use crate::{
     host::{
         Agents,
         dnc::{DNC_LIMITS, Dnc, DncConfig, RegisterPatience},
-        http::{Limits, Roots},
+        http::{AgentState, Limits, Roots},
     },
     ledger::{Command, Ledger, MissingAssigned, NcOrigin, UpsertNc},
     model::{Actor, Family, NcId, OrchestratorType},
@@ -99,6 +99,14 @@ impl Source {
                 SourceHandle { sync: Some(source.turns.trigger()), alarms: source.alarms.told() }
             }
             Self::NodeSubnet(_, alarms) => SourceHandle { sync: None, alarms: alarms.clone() },
+        }
+    }
+
+    /// How DNC is doing, where it is the source.
+    pub(super) fn dnc(&self) -> Option<AgentState> {
+        match self {
+            Self::Managed(source) => Some(source.dnc.state().clone()),
+            Self::NodeSubnet(..) => None,
         }
     }
 

@@ -419,7 +419,7 @@ section! {
         azr: AzrSettings = "AZRSettings", always(AzrSettings::read);
         /// Windows only.
         mellanox_monitor_interval_secs: i64 = "MellanoxMonitorIntervalSecs", whole(0, MOST, 0);
-        /// A gRPC server that the reference never starts.
+        /// A further gRPC listener.
         grpc: GrpcSettings = "GRPCSettings", always(GrpcSettings::read);
         /// Application Insights.
         telemetry: TelemetrySettings = "TelemetrySettings", always(TelemetrySettings::read);
@@ -527,13 +527,13 @@ section! {
 }
 
 section! {
-    /// The reference's gRPC server, which it never starts.
+    /// The reference's gRPC server, which it never starts; here a further listener of the gRPC services.
     GrpcSettings {
-        /// Without effect.
+        /// Whether it is wanted.
         enable: bool = "Enable", switch;
-        /// Without effect.
+        /// Where: an address or `localhost`.
         ip_address: String = "IPAddress", text("localhost");
-        /// Without effect.
+        /// Its port.
         port: u16 = "Port", port_number;
     }
 }
@@ -678,7 +678,6 @@ const NOT_ACTED_ON: &[&str] = &[
     "/TLSSubjectName",
     "/TLSEndpoint",
     "/MellanoxMonitorIntervalSecs",
-    "/GRPCSettings",
     "/TelemetrySettings",
 ];
 

@@ -321,6 +321,7 @@ fn a_flag_counts_before_the_file_and_the_file_before_the_default() {
             "program",
             "channel_mode",
             "tls",
+            "grpc_settings_address",
             "rest",
             "metrics_by_default",
             "manage_endpoint_state",

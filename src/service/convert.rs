@@ -7,6 +7,7 @@ use prost_types::Timestamp as PbTimestamp;
 
 use super::status::InvalidField;
 use crate::{
+    host::http::AgentState,
     ledger::NcView,
     model::{
         Actor, BootTime, ChangeNote, ContainerId, Endpoint, EndpointInterface, EndpointPolicy, Family,
@@ -382,6 +383,20 @@ pub(super) fn endpoint_interface(field: &str, nic: pb::EndpointInterface) -> Par
 }
 
 // === model → contract ===
+
+/// How an agent is doing.
+pub(super) fn pb_agent(state: &AgentState) -> pb::AgentStatus {
+    let status = state.status();
+    pb::AgentStatus {
+        name: state.agent().to_owned(),
+        address: state.address().to_owned(),
+        healthy: status.is_answering() == Some(true),
+        since: status.since.map(pb_time),
+        last_error: status.last_failure.as_ref().map(|failure| failure.error.clone()).unwrap_or_default(),
+        failed_in_a_row: status.failed_in_a_row,
+        last_success: status.last_success.map(pb_time),
+    }
+}
 
 pub(super) fn pb_time(time: Timestamp) -> PbTimestamp {
     let nanos = time.unix_nanos();

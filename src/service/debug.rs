@@ -76,6 +76,7 @@ impl Debug {
         findings.extend(self.stray_veths().await);
         findings.extend(self.pool_findings());
         findings.extend(self.source_finding());
+        findings.extend(self.agent_findings());
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         Ok(pb::DiagnoseResponse {
@@ -83,6 +84,28 @@ impl Debug {
             checked_ip_configs: count(inspection.addresses),
             checked_endpoints: count(inspection.endpoints),
             checked_network_containers: count(inspection.ncs),
+        })
+    }
+
+    /// Agents whose last call failed.
+    fn agent_findings(&self) -> impl Iterator<Item = pb::Finding> {
+        let states = self.0.agent_states();
+        states.into_iter().filter_map(|state| {
+            let status = state.status();
+            let failure = status.last_failure.as_ref().filter(|_| status.is_answering() == Some(false))?;
+            let since = status.since.map(|since| since.to_string()).unwrap_or_default();
+            Some(pb::Finding {
+                severity: pb::FindingSeverity::Warning.into(),
+                kind: "AGENT_FAILING".into(),
+                message: format!(
+                    "{} has failed {} times in a row since {since}: {}",
+                    state.agent(),
+                    status.failed_in_a_row,
+                    failure.error
+                ),
+                remedy: format!("see that {} can be reached from this machine and is well", state.address()),
+                ..Default::default()
+            })
         })
     }
 

@@ -58,6 +58,8 @@ impl Context {
             uptime_seconds: self.facts.started.elapsed().as_secs(),
             pod_key_scheme: convert::pb_scheme(self.ledger.config().scheme).into(),
             dnc_partition_key: view.orchestrator().partition_key.clone(),
+            agents: self.agent_states().iter().map(convert::pb_agent).collect(),
+            waiting_for: self.host.waiting_for.borrow().clone().unwrap_or_default(),
             environment: view.orchestrator().environment.as_ref().map(|environment| pb::Environment {
                 location: environment.location.clone(),
                 network_type: environment.network_type.clone(),

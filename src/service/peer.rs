@@ -86,6 +86,7 @@ const READS: &[&str] = &[
     "/cns.v1.DebugService/GetConfig",
     "/cns.v1.DebugService/Explain",
     "/cns.v1.DebugService/Diagnose",
+    "/cns.CNS/GetNodeInfo",
 ];
 
 /// Whether the rpc changes state.
@@ -228,6 +229,7 @@ mod tests {
         assert!(!policy.may_change(&of(4242, 5)) && !policy.may_change(&Caller::default()));
         assert!(changes_state("/cns.v1.IpamService/RequestIPConfigs"));
         assert!(changes_state("/cns.v1.Whatever/IsNew"));
+        assert!(changes_state("/cns.CNS/SetOrchestratorInfo") && !changes_state("/cns.CNS/GetNodeInfo"));
         assert!(!changes_state("/cns.v1.IpamService/ListIPConfigs"));
         assert!(!changes_state("/grpc.health.v1.Health/Check"));
     }

@@ -11,6 +11,7 @@ mod need;
 
 mod access;
 mod agents;
+mod compat;
 mod errors;
 mod insight;
 mod ipam;

@@ -1,5 +1,6 @@
 //! The port with TLS whose certificate is in Key Vault (spec/security.md §2, and §8 row 5).
 
+use cns::proto::v1 as pb;
 use cns_fake_agents::{Agent, FakeAgents, Fault};
 use serde_json::json;
 
@@ -48,6 +49,15 @@ async fn a_rotated_certificate_is_served_and_an_outage_of_the_vault_is_survived(
     let refused = "cns_tls_certificate_refused{listener=\"rest\"}";
     until("the metric", || async { daemon.metrics().await.contains(&format!("{refused} 1")) }).await;
     old.ask(daemon.tls).await.unwrap();
+    let node = daemon.cns.node().await.get_node_info(pb::GetNodeInfoRequest {}).await.unwrap().into_inner();
+    let [vault] = &node.agents[..] else { panic!("{:?}", node.agents) };
+    assert_eq!((vault.name.as_str(), vault.healthy), ("Key Vault", false));
+    assert!(vault.since.is_some() && vault.last_success.is_some() && vault.failed_in_a_row > 0, "{vault:?}");
+    assert!(vault.last_error.contains("status 503"), "{vault:?}");
+    let found =
+        daemon.cns.debug().await.diagnose(pb::DiagnoseRequest {}).await.unwrap().into_inner().findings;
+    let finding = found.iter().find(|finding| finding.kind == "AGENT_FAILING").unwrap();
+    assert!(finding.message.contains("Key Vault") && finding.remedy.contains("http://"), "{finding:?}");
 
     // A token that the vault does not take any more is fetched anew.
     agents.world(|world| world.access_token = "another".into());

@@ -8,7 +8,7 @@ use crate::{
     failure::{Exit, Failure},
     nc::NetworkContainer,
     output::{Cell, Out, Page, Tone, duration},
-    view::Counts,
+    view::{Counts, Time},
 };
 
 #[derive(Debug, Serialize)]
@@ -32,6 +32,62 @@ struct Status {
     tombstones: u32,
     ip_counts: Counts,
     pools: Vec<Pool>,
+    agents: Vec<Agent>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting_for: Option<String>,
+}
+
+/// An agent of the machine, as the daemon's own calls found it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Agent {
+    name: String,
+    address: String,
+    /// Absent before the first call has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    healthy: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_success: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error: Option<String>,
+    failed_in_a_row: u32,
+}
+
+impl Agent {
+    fn from_wire(agent: pb::AgentStatus) -> Self {
+        let since = Time::from_wire(agent.since);
+        Self {
+            name: agent.name,
+            address: agent.address,
+            healthy: since.map(|_| agent.healthy),
+            since,
+            last_success: Time::from_wire(agent.last_success),
+            last_error: crate::view::given(agent.last_error),
+            failed_in_a_row: agent.failed_in_a_row,
+        }
+    }
+
+    fn words(&self, now: jiff::Timestamp) -> String {
+        let Self { name, address, .. } = self;
+        let ago = |time: Option<Time>| time.map(|time| time.ago(now)).unwrap_or_default();
+        match self.healthy {
+            None => format!("{name} at {address}: not asked yet"),
+            Some(true) => format!("{name} at {address}: answered {} ago", ago(self.last_success)),
+            Some(false) => {
+                let since = self.since.map(Time::short).unwrap_or_default();
+                let error = self.last_error.as_deref().unwrap_or("no reason is known");
+                // The error says itself whom it is about.
+                let error = error.strip_prefix(&format!("{name} at {address}, ")).unwrap_or(error);
+                format!(
+                    "{name} at {address}: no good answer since {since} ({}), {} calls in a row: {error}",
+                    ago(self.since),
+                    self.failed_in_a_row
+                )
+            }
+        }
+    }
 }
 
 /// The addresses of one family in one network container.
@@ -115,6 +171,9 @@ fn judge(health: Health, node: pb::GetNodeInfoResponse, ncs: &[NetworkContainer]
             ));
         }
     }
+    let agents: Vec<Agent> = node.agents.into_iter().map(Agent::from_wire).collect();
+    let waiting_for = crate::view::given(node.waiting_for);
+    notes.extend(waiting_for.iter().map(|what| format!("the daemon waits for {what}")));
     Status {
         healthy: problems.is_empty(),
         problems,
@@ -133,6 +192,8 @@ fn judge(health: Health, node: pb::GetNodeInfoResponse, ncs: &[NetworkContainer]
         tombstones: node.tombstones,
         ip_counts: Counts::from_wire(node.ip_counts),
         pools,
+        agents,
+        waiting_for,
     }
 }
 
@@ -179,6 +240,12 @@ fn page(status: &Status) -> Page {
         .fields(fields)
         .line("")
         .table(&["NC", "FAMILY", "TOTAL", "FREE", "ASSIGNED", "PROGRAMMING", "RELEASING"], rows);
+    let now = jiff::Timestamp::now();
+    let page = if status.agents.is_empty() { page } else { page.line("") };
+    let page = status.agents.iter().fold(page, |page, agent| {
+        let tone = if agent.healthy == Some(false) { Tone::Bad } else { Tone::Good };
+        page.spans(vec![Cell::toned("agent: ", tone), agent.words(now).into()])
+    });
     let page = if status.problems.is_empty() && status.notes.is_empty() { page } else { page.line("") };
     let page = status.problems.iter().fold(page, |page, problem| {
         page.spans(vec![Cell::toned("problem: ", Tone::Bad), problem.clone().into()])
@@ -217,6 +284,26 @@ mod tests {
     fn a_node_with_free_addresses_is_healthy() {
         let status = status(Health::Serving, &[nc(200, 50)]);
         assert!(status.healthy && status.problems.is_empty() && status.notes.is_empty(), "{status:?}");
+    }
+
+    #[test]
+    fn each_agent_is_told_in_words() {
+        let now = jiff::Timestamp::from_second(1_700_000_000).unwrap();
+        let at = |ago: i64| Some(prost_types::Timestamp { seconds: 1_700_000_000 - ago, nanos: 0 });
+        let agent = |agent| Agent::from_wire(agent).words(now);
+        let base =
+            || pb::AgentStatus { name: "NMAgent".into(), address: "http://h".into(), ..Default::default() };
+        assert_eq!(agent(base()), "NMAgent at http://h: not asked yet");
+        let well = pb::AgentStatus { healthy: true, since: at(900), last_success: at(3), ..base() };
+        assert_eq!(agent(well), "NMAgent at http://h: answered 3 s ago");
+        let ill = pb::AgentStatus {
+            since: at(120),
+            last_error: "NMAgent at http://h, GetHomeAz: cannot connect: refused".into(),
+            failed_in_a_row: 7,
+            ..base()
+        };
+        let told = agent(ill);
+        assert!(told.contains("(2 min), 7 calls in a row: GetHomeAz: cannot connect: refused"), "{told}");
     }
 
     #[test]

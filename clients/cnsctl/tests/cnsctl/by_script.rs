@@ -185,6 +185,47 @@ fn a_daemon_that_does_not_serve_is_code_5_and_says_why() {
 }
 
 #[test]
+fn agents_and_what_is_waited_for_are_told() {
+    let failing = pb::AgentStatus {
+        name: "NMAgent".into(),
+        address: "http://168.63.129.16".into(),
+        since: Some(prost_types::Timestamp { seconds: 1_700_000_000, nanos: 0 }),
+        last_error: "NMAgent at http://168.63.129.16, GetHomeAz: cannot connect: refused".into(),
+        failed_in_a_row: 7,
+        ..Default::default()
+    };
+    let node = pb::GetNodeInfoResponse {
+        channel_mode: "Managed".into(),
+        serving: true,
+        agents: vec![failing],
+        waiting_for: "the registration at DNC".into(),
+        ..Default::default()
+    };
+    let daemon = Daemon::start([
+        ("Health/Check", health(true)),
+        ("NodeService/GetNodeInfo", reply(&node)),
+        (
+            "NetworkContainerService/ListNetworkContainers",
+            reply(&pb::ListNetworkContainersResponse::default()),
+        ),
+    ]);
+    let status = run(&daemon, &["status"]).exits(5);
+    let told = "agent: NMAgent at http://168.63.129.16: no good answer since 2023-11-14T22:13:20Z (";
+    assert!(
+        status.out.contains(told) && status.out.contains("7 calls in a row: GetHomeAz: cannot"),
+        "{}",
+        status.out
+    );
+    assert!(status.out.contains("note: the daemon waits for the registration at DNC"), "{}", status.out);
+    let json: serde_json::Value =
+        serde_json::from_str(&run(&daemon, &["status", "-o", "json"]).exits(5).out).unwrap();
+    assert_eq!(json["agents"][0]["healthy"], false);
+    assert_eq!(json["agents"][0]["failedInARow"], 7);
+    assert_eq!(json["waitingFor"], "the registration at DNC");
+    assert!(run(&daemon, &["status", "-o", "yaml"]).exits(5).out.contains("name: NMAgent"));
+}
+
+#[test]
 fn every_page_is_asked_for() {
     let page = |address: &str, next: &str| pb::ListIpConfigsResponse {
         ip_configs: vec![pb::IpConfig {
