@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::FutureExt as _;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -78,6 +79,8 @@ impl Turns {
         if stop.run_until_cancelled(due).await.is_none() {
             return false;
         }
+        // Whoever asked until now is served by this turn, and needs no further one.
+        let _ = self.asked.notified().now_or_never();
         self.rounds.send_modify(|rounds| {
             rounds.begun += 1;
             rounds.last_begin = Some(Instant::now());
