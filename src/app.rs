@@ -64,7 +64,10 @@ const SERVICES: &[&str] = &[
 /// The services that are part of the contract and have no call that does anything in this version. They are known to health as not
 /// serving, whatever the ledger does: who probes one of them wants to use it, and "unknown" would say that the contract lacks it.
 /// They do not count for the whole.
-const NOT_SERVED: &[&str] = &["cns.v1.NMAgentService", "cns.v1.DeviceService"];
+const NOT_SERVED: &[&str] = &["cns.v1.DeviceService"];
+
+/// Served where the mode has agents to ask.
+const OF_AGENTS: &str = "cns.v1.NMAgentService";
 
 /// How often a TCP client is asked whether it is there, and how long it may take to say so.
 const TCP_KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(30);
@@ -316,7 +319,8 @@ impl App {
         let (reporter, health_service) = tonic_health::server::health_reporter();
         // Before anybody can ask: a probe that comes at once must not hear that there is no such service.
         let serving = *ledger.health().borrow() == Health::Serving;
-        tell_health(&reporter, serving, readiness.told().borrow().is_none()).await;
+        let has_agents = config.channel_mode != ChannelMode::Standalone;
+        tell_health(&reporter, serving, readiness.told().borrow().is_none(), has_agents).await;
         let policy = Policy::new(config.allow_uids.clone(), config.allow_gids.clone());
         let gate = GateLayer::new(policy.clone(), config.max_concurrent_requests, metrics.clone());
         let routes = context.routes().add_service(health_service);
@@ -410,7 +414,7 @@ impl App {
         }
         parts.spawn(host_interface.run(stopping.clone()));
         parts.spawn(docker_rules::keep(networks, config.reconcile_interval, stopping.clone()));
-        parts.spawn(report_health(reporter, ledger.health(), readiness.told(), stopping.clone()));
+        parts.spawn(report_health(reporter, ledger.health(), readiness.told(), has_agents, stopping.clone()));
         parts.spawn(watchdog(ledger.health(), readiness.told(), stopping.clone()));
         if let Some(SourceHandle { alarms, .. }) = source.as_ref().map(modes::Source::handle) {
             parts.spawn(keepers::alarm(alarms, metrics.clone(), stopping.clone()));
@@ -569,17 +573,17 @@ async fn writer_ended(health: &mut watch::Receiver<Health>) {
 }
 
 /// A service serves as soon as the ledger does; the whole, once what the channel mode waits for is there.
-async fn tell_health(reporter: &HealthReporter, serving: bool, ready: bool) {
+async fn tell_health(reporter: &HealthReporter, serving: bool, ready: bool, has_agents: bool) {
+    let status = |serves| match serves {
+        true => tonic_health::ServingStatus::Serving,
+        false => tonic_health::ServingStatus::NotServing,
+    };
     for service in SERVICES {
-        let status = if serving && (ready || !service.is_empty()) {
-            tonic_health::ServingStatus::Serving
-        } else {
-            tonic_health::ServingStatus::NotServing
-        };
-        reporter.set_service_status(*service, status).await;
+        reporter.set_service_status(*service, status(serving && (ready || !service.is_empty()))).await;
     }
+    reporter.set_service_status(OF_AGENTS, status(serving && has_agents)).await;
     for service in NOT_SERVED {
-        reporter.set_service_status(*service, tonic_health::ServingStatus::NotServing).await;
+        reporter.set_service_status(*service, status(false)).await;
     }
 }
 
@@ -588,12 +592,13 @@ async fn report_health(
     reporter: HealthReporter,
     mut health: watch::Receiver<Health>,
     mut waiting: watch::Receiver<Option<String>>,
+    has_agents: bool,
     stop: CancellationToken,
 ) {
     loop {
         let serving = *health.borrow_and_update() == Health::Serving && !stop.is_cancelled();
         let ready = waiting.borrow_and_update().is_none();
-        tell_health(&reporter, serving, ready).await;
+        tell_health(&reporter, serving, ready, has_agents).await;
         if stop.is_cancelled() {
             return;
         }
