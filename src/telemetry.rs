@@ -3,3 +3,5 @@
 pub mod http;
 pub mod log;
 pub mod metrics;
+mod pending;
+mod process;

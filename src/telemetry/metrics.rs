@@ -1,6 +1,10 @@
 //! Prometheus metrics: the reference's names, fed as it feeds them (spec/metrics.md), and ours beside them.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
@@ -14,9 +18,10 @@ use prometheus_client::{
 };
 use tonic::Code;
 
+use super::{pending::Pending, process::Process};
 use crate::{
     ledger::{BatchReport, LedgerObserver},
-    model::{ChangeNote, IpStateKind, Outcome},
+    model::{ChangeNote, IpStateKind, JournalEntry, Now, Operation, Outcome},
     proto,
     service::layers::RpcObserver,
 };
@@ -65,8 +70,20 @@ pub struct Metrics {
     async_deletes: Counter,
     veths: Counter,
     legacy: Family<Legacy, Histogram>,
+    assignment: Histogram,
+    pending: Mutex<Pending>,
+    host_version_rounds: Family<Round, Counter>,
+    host_version_latency: Family<Round, Histogram>,
+    programmed_ncs: Gauge,
+    mac_parse_errors: Counter,
     certificate_ends: Family<Listener, Gauge>,
     certificate_refused: Family<Listener, Gauge>,
+}
+
+/// How a round ended: `true` or `false`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Round {
+    ok: &'static str,
 }
 
 /// A listener with TLS: `grpc` or `rest`.
@@ -166,6 +183,37 @@ impl Metrics {
             "Time to answer requests of the legacy contract",
             legacy.clone(),
         );
+        let assignment = latency();
+        registry.register(
+            "ip_assignment_latency_seconds",
+            "Time from a pod's first request for an address to the first that was granted",
+            assignment.clone(),
+        );
+        let host_version_rounds = Family::<Round, Counter>::default();
+        registry.register(
+            "sync_host_nc_version",
+            "Rounds in which the host was asked for the versions of network containers",
+            host_version_rounds.clone(),
+        );
+        let host_version_latency = Family::<Round, Histogram>::new_with_constructor(latency);
+        registry.register(
+            "sync_host_nc_version_latency_seconds",
+            "Duration of such a round",
+            host_version_latency.clone(),
+        );
+        let programmed_ncs = Gauge::default();
+        registry.register(
+            "has_networkcontainer",
+            "Network containers that the host knows",
+            programmed_ncs.clone(),
+        );
+        let mac_parse_errors = Counter::default();
+        registry.register(
+            "cns_nicresources_mac_parse_errors",
+            "MAC addresses of the node's NICs that are none",
+            mac_parse_errors.clone(),
+        );
+        registry.register_collector(Box::new(Process::new()));
         let certificate_ends = Family::default();
         registry.register(
             "cns_tls_certificate_not_after_seconds",
@@ -194,6 +242,12 @@ impl Metrics {
             async_deletes,
             veths,
             legacy,
+            assignment,
+            pending: Mutex::default(),
+            host_version_rounds,
+            host_version_latency,
+            programmed_ncs,
+            mac_parse_errors,
             certificate_ends,
             certificate_refused,
         };
@@ -235,6 +289,47 @@ impl Metrics {
         self.certificate_refused.get_or_create(&listener).set(is_refused.into());
     }
 
+    /// A round of asking the host for the versions of network containers ended (spec/metrics.md §2). `took` leaves out waiting for
+    /// one's turn.
+    pub fn host_versions_synced(&self, ok: bool, took: Duration) {
+        let round = Round { ok: if ok { "true" } else { "false" } };
+        self.host_version_rounds.get_or_create(&round).inc();
+        self.host_version_latency.get_or_create(&round).observe(took.as_secs_f64());
+    }
+
+    /// How many network containers the host knows. To be told in every round in which the host answered: the reference tells it only
+    /// when something was out of date (spec/metrics.md §7 row 6).
+    pub fn programmed_ncs(&self, count: usize) {
+        self.programmed_ncs.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// A MAC of the node's NICs was none.
+    pub fn mac_parse_error(&self) {
+        self.mac_parse_errors.inc();
+    }
+
+    /// Follows a pod from its first request to its first address. A request that is answered at once takes as long as it was on its
+    /// way through the ledger.
+    fn follow(&self, entry: &JournalEntry, now: Now, instant: Instant) {
+        let Some(container) = &entry.container else { return };
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        match (entry.operation, &entry.outcome) {
+            (Operation::RequestIpConfigs, Outcome::Refused { .. }) => pending.refused(container, instant),
+            (Operation::RequestIpConfigs, outcome) => {
+                let nanos = now.wall.unix_nanos().saturating_sub(entry.at.unix_nanos());
+                let at_once = (*outcome == Outcome::Done)
+                    .then(|| Duration::from_nanos(u64::try_from(nanos).unwrap_or_default()));
+                if let Some(took) = pending.served(container, instant).or(at_once) {
+                    self.assignment.observe(took.as_secs_f64());
+                }
+            }
+            (Operation::ReleaseIpConfigs | Operation::ReleaseDeadSandbox | Operation::DeleteEndpoint, _) => {
+                pending.released(container);
+            }
+            _ => {}
+        }
+    }
+
     /// A release was taken from the async-delete directory.
     pub fn async_delete(&self) {
         self.async_deletes.inc();
@@ -255,6 +350,7 @@ impl LedgerObserver for Metrics {
         self.batch.observe(report.committed.len() as f64);
         self.commit.observe(report.commit.as_secs_f64());
         self.queued.set(i64::try_from(report.queued).unwrap_or(i64::MAX));
+        let (now, instant) = (Now::read(), Instant::now());
         for committed in report.committed {
             let entry = &committed.entry;
             let outcome = match entry.outcome {
@@ -264,6 +360,7 @@ impl LedgerObserver for Metrics {
             };
             let command = Command { operation: entry.operation.as_str(), outcome };
             self.commands.get_or_create(&command).inc();
+            self.follow(entry, now, instant);
             for note in &entry.changes {
                 let ChangeNote::Ip { from: Some(from), to: Some(to), after_ms, .. } = note else { continue };
                 let transition =
@@ -312,3 +409,6 @@ const fn code_name(code: Code) -> &'static str {
         Code::Unauthenticated => "UNAUTHENTICATED",
     }
 }
+
+#[cfg(test)]
+mod tests;
