@@ -3,3 +3,4 @@
 pub mod http;
 pub mod log;
 pub mod metrics;
+mod process;

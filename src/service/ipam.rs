@@ -135,6 +135,8 @@ impl IpamService for Ipam {
         }
         if let Some(key) = key {
             match &outcome {
+                // Asked again: it does not wait, and was counted.
+                Ok(granted) if granted.repeated => drop(self.0.first_requests.forget(&key)),
                 Ok(_) => self.0.first_requests.granted(&key, begun),
                 Err(_) => self.0.first_requests.refused(key, begun),
             }

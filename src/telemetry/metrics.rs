@@ -14,6 +14,7 @@ use prometheus_client::{
 };
 use tonic::Code;
 
+use super::process::Process;
 use crate::{
     ledger::{BatchReport, LedgerObserver},
     model::{ChangeNote, IpStateKind, Outcome},
@@ -69,6 +70,7 @@ pub struct Metrics {
     version_syncs: Family<WentWell, Counter>,
     version_sync_latency: Family<WentWell, Histogram>,
     host_ncs: Gauge,
+    mac_parse_errors: Counter,
     certificate_ends: Family<Listener, Gauge>,
     certificate_refused: Family<Listener, Gauge>,
     source_doubted: Gauge,
@@ -202,6 +204,13 @@ impl Metrics {
             "Network containers that the machine's agents listed when they were last asked",
             host_ncs.clone(),
         );
+        let mac_parse_errors = Counter::default();
+        registry.register(
+            "cns_nicresources_mac_parse_errors",
+            "MAC addresses of the node's NICs that are none",
+            mac_parse_errors.clone(),
+        );
+        registry.register_collector(Box::new(Process::new()));
         let certificate_ends = Family::default();
         registry.register(
             "cns_tls_certificate_not_after_seconds",
@@ -240,6 +249,7 @@ impl Metrics {
             version_syncs,
             version_sync_latency,
             host_ncs,
+            mac_parse_errors,
             certificate_ends,
             certificate_refused,
             source_doubted,
@@ -285,6 +295,11 @@ impl Metrics {
     /// Whether the source of network containers is not believed.
     pub fn source_doubted(&self, is_doubted: bool) {
         self.source_doubted.set(is_doubted.into());
+    }
+
+    /// A MAC of the node's NICs was none.
+    pub fn mac_parse_error(&self) {
+        self.mac_parse_errors.inc();
     }
 
     /// A release was taken from the async-delete directory.
@@ -379,3 +394,6 @@ const fn code_name(code: Code) -> &'static str {
         Code::Unauthenticated => "UNAUTHENTICATED",
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -125,7 +125,7 @@ fn the_channel_modes_work_as_they_are_shown() {
     let definitions = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/modes/dnc.json");
     let script = format!(
         "set -u\n\
-         target/debug/fake-agents --secondary-ips 16 --dnc-ncs {} & agents=$!\n\
+         target/debug/fake-agents --secondary-ips 16 --nc 5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11=1 --dnc-ncs {} & agents=$!\n\
          trap 'kill $agents' EXIT\n\
          (\n{})\n(\n{})\n(\n{})\n",
         definitions.display(),
