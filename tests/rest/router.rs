@@ -395,6 +395,8 @@ async fn state(cns: &Cns) -> pb::GetStateResponse {
     let mut state = debug.get_state(pb::GetStateRequest::default()).await.unwrap().into_inner();
     let node = state.node.as_mut().unwrap();
     (node.sequence, node.uptime_seconds) = (0, 0);
+    // How the agents answer is no state of the node's.
+    node.agents.clear();
     for ip in &mut state.ip_configs {
         ip.cooling_until = None;
     }

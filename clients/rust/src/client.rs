@@ -124,7 +124,7 @@ impl Client {
     {
         let allowed = self.options.deadline;
         let deadline = Instant::now() + allowed;
-        let mut last = None;
+        let (mut last, mut unreached) = (None, None);
         for attempt in 1.. {
             let mut request = self.request(message.clone());
             request.set_timeout(deadline.saturating_duration_since(Instant::now()));
@@ -139,12 +139,15 @@ impl Client {
             let Some(wait) = self.options.retry.wait(attempt, &error, effect, remaining) else {
                 return Err(error);
             };
-            if let Error::Refused(refusal) = error {
-                last = Some(refusal);
+            match error {
+                Error::Refused(refusal) => last = Some(refusal),
+                Error::Unreachable { .. } => unreached = Some(error),
+                _ => {}
             }
             sleep(wait).await;
         }
-        Err(Error::Timeout { operation, after: allowed, last })
+        // Nobody there is what to say, also when the time ended during the next attempt.
+        Err(unreached.unwrap_or(Error::Timeout { operation, after: allowed, last }))
     }
 
     /// Opens a server stream. It has no deadline once it is open, and is not opened again when it breaks: the caller

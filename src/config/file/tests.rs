@@ -257,10 +257,11 @@ fn secrets_are_never_shown() {
 #[test]
 fn a_note_names_what_is_not_acted_on_and_only_that() {
     let (_, notes) = parse(&json!({"ChannelMode": "Direct", "EnablePprof": true, "UseHTTPS": true,
-        "MSISettings": {"ResourceID": "abc"}}))
+        "Logger": {"etw": {"level": "info"}}, "TLSSubjectName": "abc"}))
     .unwrap();
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(notes[0].ends_with(": EnablePprof, MSISettings.ResourceID"), "{notes:?}");
+    assert!(notes[0].contains("EnablePprof") && notes[0].contains("TLSSubjectName"), "{notes:?}");
+    assert!(!notes[0].contains("ChannelMode") && !notes[0].contains("UseHTTPS"), "{notes:?}");
     assert_eq!(parse(&json!({})).unwrap().1, Vec::<String>::new());
 }
 
