@@ -574,9 +574,8 @@ async fn writer_ended(health: &mut watch::Receiver<Health>) {
 
 /// A service serves as soon as the ledger does; the whole, once what the channel mode waits for is there.
 async fn tell_health(reporter: &HealthReporter, serving: bool, ready: bool, has_agents: bool) {
-    let status = |serves| match serves {
-        true => tonic_health::ServingStatus::Serving,
-        false => tonic_health::ServingStatus::NotServing,
+    let status = |serves| {
+        if serves { tonic_health::ServingStatus::Serving } else { tonic_health::ServingStatus::NotServing }
     };
     for service in SERVICES {
         reporter.set_service_status(*service, status(serving && (ready || !service.is_empty()))).await;
