@@ -42,6 +42,17 @@ impl Agents {
             imds: Imds::new(imds, limits)?,
         })
     }
+
+    /// The same with at most `total` for each call. A call that is cut off from outside leaves no trace in the agent's state, one that
+    /// takes too long does.
+    #[must_use]
+    pub fn within(&self, total: std::time::Duration) -> Self {
+        Self {
+            nmagent: self.nmagent.within(total),
+            wireserver: self.wireserver.within(total),
+            imds: self.imds.within(total),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ mod network_container;
 mod nmagent;
 mod node;
 pub mod peer;
-pub mod programming;
+mod programming;
 mod publishing;
 pub mod sandbox;
 pub mod status;

@@ -5,6 +5,7 @@
 //! is new, and not blindly about what is gone (design §6): see [`Doubt`].
 
 mod doubt;
+pub mod host_versions;
 pub mod managed;
 pub mod node_subnet;
 mod trigger;

@@ -20,6 +20,8 @@ use std::{
 use arc_swap::ArcSwap;
 use rustls::{ServerConfig, SupportedProtocolVersion, crypto::CryptoProvider, server::WebPkiClientVerifier};
 use rustls_pki_types::{CertificateDer, UnixTime, pem::PemObject as _};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 
 use self::clients::{Clients, Trust};
@@ -31,6 +33,9 @@ pub use self::{
 /// How often files are looked at. Kubernetes replaces a mounted secret by turning a link, editors replace files, others write in
 /// place: reading a few kilobytes sees all of it.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// How long a handshake may take.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Larger files are no certificates.
 const LARGEST_FILE: u64 = 1 << 20;
@@ -175,9 +180,24 @@ impl Server {
         })
     }
 
-    /// What the next connection is accepted with.
-    pub fn acceptor(&self) -> tokio_rustls::TlsAcceptor {
-        self.config.load_full().into()
+    /// Shakes hands with a client that connected from `from`. `None` if that failed or took too long, which is told here.
+    pub async fn accept<S>(&self, stream: S, from: &str) -> Option<TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let acceptor = TlsAcceptor::from(self.config.load_full());
+        let why = match tokio::time::timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => return Some(stream),
+            // Who connects and says nothing is a probe of the port, and no news.
+            Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                tracing::debug!(from, %error, "a client left without a TLS handshake");
+                return None;
+            }
+            Ok(Err(error)) => failure(&error),
+            Err(_) => "it took too long".into(),
+        };
+        tracing::info!(from, why, "a TLS handshake failed");
+        None
     }
 
     /// Whether clients must show a certificate.
@@ -209,8 +229,8 @@ impl Server {
     }
 }
 
-/// Why a handshake failed, in words for the log. The TLS library shows what our own checks say in its debugging form.
-pub fn failure(error: &io::Error) -> String {
+/// Why a handshake failed, in words. The TLS library shows what our own checks say in its debugging form.
+fn failure(error: &io::Error) -> String {
     use rustls::{CertificateError, Error};
 
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {

@@ -11,7 +11,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use futures_util::{Stream, StreamExt};
@@ -122,8 +121,6 @@ fn passes<T>(accepted: &io::Result<T>) -> bool {
 
 /// Handshakes at a time: those of slow clients do not keep others waiting.
 const HANDSHAKES: usize = 256;
-/// How long one may take.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Connections over TCP until the token is cancelled, each with its caller; with TLS where there is a server for it.
 pub(super) fn incoming_tcp(
@@ -135,10 +132,15 @@ pub(super) fn incoming_tcp(
         .filter(|accepted| ready(passes(accepted)))
         .map(move |accepted| {
             let tls = tls.clone();
-            async move { PeerStream::establish(accepted?, tls.as_deref()).await }
+            async move {
+                match accepted {
+                    Ok(stream) => PeerStream::establish(stream, tls.as_deref()).await,
+                    Err(_) => None,
+                }
+            }
         })
         .buffer_unordered(HANDSHAKES)
-        .filter(|accepted| ready(passes(accepted)))
+        .filter_map(|established| ready(established.map(Ok)))
         .take_until(stop.cancelled_owned())
 }
 
@@ -157,26 +159,19 @@ pub(super) struct PeerStream {
 }
 
 impl PeerStream {
-    async fn establish(stream: TcpStream, tls: Option<&tls::Server>) -> io::Result<Self> {
+    /// `None` if the client does not get as far as that.
+    async fn establish(stream: TcpStream, tls: Option<&tls::Server>) -> Option<Self> {
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         let peer = stream.peer_addr().unwrap_or(nowhere);
-        let uid = match stream.local_addr() {
-            Ok(local) => tcp_peer_uid(local, peer),
-            _ => None,
-        };
+        let uid = stream.local_addr().ok().and_then(|local| tcp_peer_uid(local, peer));
         // Small messages, each waited for.
         let _ = stream.set_nodelay(true);
-        let Some(server) = tls else {
-            return Ok(Self { wire: Wire::Clear(stream), caller: Caller::tcp(peer, uid, false) });
-        };
-        let failed = |why: String| io::Error::other(format!("TLS handshake with {peer}: {why}"));
-        let shaken = tokio::time::timeout(HANDSHAKE_WITHIN, server.acceptor().accept(stream)).await;
-        let stream = shaken
-            .map_err(|_| failed("it took too long".into()))?
-            .map_err(|error| failed(tls::failure(&error)))?;
+        let mut caller = Caller::tcp(peer, uid, false);
+        let Some(server) = tls else { return Some(Self { wire: Wire::Clear(stream), caller }) };
+        let stream = server.accept(stream, &caller.origin).await?;
         // The handshake ends without a certificate only where none is asked for.
-        let caller = Caller::tcp(peer, uid, server.wants_certificates());
-        Ok(Self { wire: Wire::Tls(Box::new(stream)), caller })
+        caller.certified = server.wants_certificates();
+        Some(Self { wire: Wire::Tls(Box::new(stream)), caller })
     }
 }
 

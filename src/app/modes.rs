@@ -60,11 +60,11 @@ pub(super) fn source(
     agents: Option<&Agents>,
     readiness: &Readiness,
 ) -> Result<Option<Source>, AppError> {
-    let Some(nmagent) = agents.map(|agents| agents.nmagent.clone()) else { return Ok(None) };
+    let Some(agents) = agents.cloned() else { return Ok(None) };
     let (ledger, alarms, readiness) = (ledger.clone(), Alarms::default(), readiness.clone());
     if config.channel_mode == ChannelMode::AzureHost {
         let told = alarms.told();
-        let source = NodeSubnet::new(ledger, nmagent, alarms, readiness);
+        let source = NodeSubnet::new(ledger, agents.nmagent, alarms, readiness);
         return Ok(Some(Source::NodeSubnet(Box::new(source), told)));
     }
     let Some(managed) = &config.managed else { return Ok(None) };
@@ -81,7 +81,7 @@ pub(super) fn source(
     let source = Managed {
         ledger,
         dnc: Dnc::new(node, limits, Roots::System)?,
-        nmagent,
+        agents,
         decode: gateway::read_network_container,
         patience: RegisterPatience::default(),
         turns: Turns::every(managed.sync_interval),

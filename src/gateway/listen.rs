@@ -41,8 +41,6 @@ const CONNECTIONS: usize = 512;
 /// How long a connection may take to send a request's head, and how long it may be idle. Longer than Go's clients keep idle
 /// connections (90 s): a client must not meet a connection that is just being closed.
 const HEAD_WITHIN: Duration = Duration::from_mins(2);
-/// How long a TLS handshake may take.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// Requests at a time on one HTTP/2 connection.
 const STREAMS: u32 = 64;
 /// Pause of a silent HTTP/2 connection after which it is asked whether it is there.
@@ -263,19 +261,11 @@ struct Established {
 async fn establish(accepted: Accepted) -> Option<Established> {
     let Accepted { stream, tls, mut peer } = accepted;
     let Some(server) = tls else { return Some(Established { stream, peer, is_http2: false }) };
-    let shaking = server.acceptor().accept(stream);
-    let refused = match tokio::time::timeout(HANDSHAKE_WITHIN, shaking).await {
-        Ok(Ok(stream)) => {
-            let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-            // The handshake ends without one only where none is asked for.
-            peer.caller.certified = server.wants_certificates();
-            return Some(Established { stream: Box::new(stream), peer, is_http2 });
-        }
-        Ok(Err(error)) => tls::failure(&error),
-        Err(_) => "it took too long".into(),
-    };
-    tracing::info!(from = peer.caller.origin, why = refused, "a TLS handshake failed");
-    None
+    let stream = server.accept(stream, &peer.caller.origin).await?;
+    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    // The handshake ends without one only where none is asked for.
+    peer.caller.certified = server.wants_certificates();
+    Some(Established { stream: Box::new(stream), peer, is_http2 })
 }
 
 async fn connection(gateway: Gateway, accepted: Accepted, kind: Kind, place: Place, stop: CancellationToken) {

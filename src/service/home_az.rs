@@ -53,33 +53,19 @@ impl HomeAzState {
 
 /// Asks NMAgent once.
 async fn ask(agents: &Agents) -> HomeAzState {
-    let nmagent = agents.nmagent.within(WITHIN);
+    let nmagent = agents.nmagent.within(WITHIN / 2);
     let failed = |code, message| HomeAzState::Failed { code, message };
-    let asking = async {
-        let apis = match nmagent.supported_apis().await {
-            Ok(apis) => apis,
-            Err(error) => {
-                let message = format!("[HomeAzMonitor] failed to query nmagent's supported apis, {error}");
-                return failed(ReturnCode::NmAgentSupportedApisError, message);
-            }
-        };
-        if !apis.iter().any(|api| api == API) {
-            return HomeAzState::Unsupported(
-                "[HomeAzMonitor] nmagent does not support GetHomeAz api.".into(),
-            );
+    let apis = match nmagent.supported_apis().await {
+        Ok(apis) => apis,
+        Err(error) => {
+            let message = format!("[HomeAzMonitor] failed to query nmagent's supported apis, {error}");
+            return failed(ReturnCode::NmAgentSupportedApisError, message);
         }
-        state_of(nmagent.home_az().await)
     };
-    match tokio::time::timeout(WITHIN, asking).await {
-        Ok(state) => state,
-        Err(_) => failed(
-            ReturnCode::UnexpectedError,
-            format!(
-                "[HomeAzMonitor] failed with Error. NMAgent did not answer within {} s",
-                WITHIN.as_secs()
-            ),
-        ),
+    if !apis.iter().any(|api| api == API) {
+        return HomeAzState::Unsupported("[HomeAzMonitor] nmagent does not support GetHomeAz api.".into());
     }
+    state_of(nmagent.home_az().await)
 }
 
 fn state_of(answer: Result<HomeAz, NmagentError>) -> HomeAzState {

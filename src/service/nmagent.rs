@@ -8,16 +8,19 @@ use super::{
     Context,
     home_az::HomeAzState,
     host::nmagent_failed,
-    programming::{self, SyncError},
     status::{self, Failure, code_of_return_code},
 };
 use crate::{
     model::{OrchestratorType, ReturnCode},
     proto::v1::{self as pb, nm_agent_service_server::NmAgentService},
+    sources::host_versions::{self, SyncError},
 };
 
 /// Well inside a call's limit, so that it is the agent that is blamed.
 const WITHIN: Duration = Duration::from_secs(8);
+
+/// Where two agents are asked, one after the other.
+const HALF: Duration = Duration::from_secs(4);
 
 /// See the contract.
 #[derive(Clone, Debug)]
@@ -65,18 +68,12 @@ impl NmAgentService for NmAgent {
         // Where NCs feed the pool, their addresses become available with the NC (spec/network-containers.md §7.1).
         let promote = self.0.ledger.view().orchestrator().kind == Some(OrchestratorType::KubernetesCrd);
         let begun = Instant::now();
-        let synced = tokio::time::timeout(WITHIN, programming::sync(&self.0.ledger, agents, promote)).await;
+        let synced = host_versions::sync(&self.0.ledger, &agents.within(HALF), promote).await;
         if let Some(observer) = self.0.observer() {
-            let done = synced.as_ref().ok().and_then(|synced| synced.as_ref().ok());
+            let done = synced.as_ref().ok();
             let ok = done.is_some_and(|synced| synced.outdated.is_empty());
             observer.host_versions_synced(ok, done.and_then(|synced| synced.listed), begun.elapsed());
         }
-        let synced = synced.map_err(|_| {
-            let message = format!("the agents of the machine did not answer within {} s", WITHIN.as_secs());
-            Failure::new(Code::Unavailable, ReturnCode::CallToHostFailed, message)
-                .detail("AGENT_FAILED")
-                .remedy("ask again; `cnsctl status` tells since when the agent fails")
-        })?;
         let synced = synced.map_err(|error| match error {
             SyncError::Nmagent(error) => nmagent_failed(ReturnCode::NmAgentNcVersionListError, &error),
             SyncError::Ledger(error) => status::of_ledger(error),

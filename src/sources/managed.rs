@@ -12,15 +12,20 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Alarm, Alarms, Doubt, Turns, doubt::loses_most};
+use super::{
+    Alarm, Alarms, Doubt, Turns,
+    doubt::loses_most,
+    host_versions::{self, SyncError},
+};
 use crate::{
     host::{
+        Agents,
         dnc::{
             Dnc, DncNetworkContainer, NodeNetworkContainers, NodeRegistration, RegisterError,
             RegisterPatience,
         },
         http::varied,
-        nmagent::{Nmagent, NmagentError},
+        nmagent::NmagentError,
     },
     ledger::{Command, Ledger, LedgerError, MissingAssigned, NcOrigin, UpsertNc},
     model::{Actor, NcId, NcLifecycle, NcRecord, NcSpec, OrchestratorType, UnknownOrchestratorType},
@@ -71,7 +76,7 @@ pub struct Managed {
     /// The list's owner.
     pub dnc: Dnc,
     /// Who has programmed what.
-    pub nmagent: Nmagent,
+    pub agents: Agents,
     /// Reads definitions.
     pub decode: Decode,
     /// How long registration is tried.
@@ -94,7 +99,7 @@ impl Managed {
         let mut sync = Sync {
             ledger: self.ledger,
             dnc: self.dnc,
-            nmagent: self.nmagent.within(VERSIONS_WITHIN),
+            agents: self.agents.within(VERSIONS_WITHIN),
             decode: self.decode,
             alarms: self.alarms,
             doubt: Doubt::new(CONFIRMATIONS),
@@ -152,7 +157,7 @@ impl Managed {
         self.readiness.wait_for("NMAgent, to register this node with DNC");
         let mut patience = self.patience;
         loop {
-            match self.nmagent.supported_apis().await {
+            match self.agents.nmagent.supported_apis().await {
                 Ok(apis) => return Ok((apis, patience)),
                 Err(last) if patience.attempts <= 1 => {
                     return Err(NotRegistered::Nmagent { attempts: self.patience.attempts, last });
@@ -173,7 +178,7 @@ fn actor() -> Actor {
 struct Sync {
     ledger: Ledger,
     dnc: Dnc,
-    nmagent: Nmagent,
+    agents: Agents,
     decode: Decode,
     alarms: Alarms,
     doubt: Doubt<NcId>,
@@ -292,38 +297,10 @@ impl Sync {
         }
     }
 
-    /// Records what the host has programmed. While NMAgent does not say, that stays unknown. Nobody is asked while nothing is
-    /// behind (spec/network-containers.md §7.2).
+    /// Records what the host has programmed. While NMAgent does not say, that stays unknown.
     async fn host_versions(&self) {
-        let behind: HashMap<NcId, Option<u64>> = {
-            let known = self.known();
-            let is_behind = |nc: &NcRecord| {
-                nc.spec.version_number().is_some_and(|goal| nc.host_version.is_none_or(|host| host < goal))
-            };
-            known
-                .into_values()
-                .filter(|nc| is_behind(nc))
-                .map(|nc| (nc.id().clone(), nc.host_version))
-                .collect()
-        };
-        if behind.is_empty() {
-            return;
-        }
-        // The client tells when NMAgent stops answering.
-        let Ok(versions) = self.nmagent.nc_versions().await else { return };
-        let versions: Vec<(NcId, u64)> = versions
-            .by_id()
-            .into_iter()
-            .filter_map(|(id, nc)| Some((id, nc.number()?)))
-            .filter(|(id, version)| {
-                behind.get(id).is_some_and(|host| host.is_none_or(|host| host < *version))
-            })
-            .collect();
-        if versions.is_empty() {
-            return;
-        }
-        let command = Command::SetHostVersions { versions, promote: false };
-        if let Err(error) = self.ledger.submit(Actor::internal("NMAgent"), command).await {
+        // The clients tell when an agent stops answering.
+        if let Err(SyncError::Ledger(error)) = host_versions::sync(&self.ledger, &self.agents, false).await {
             tracing::error!(%error, "what the host has programmed cannot be recorded");
         }
     }

@@ -260,6 +260,10 @@ async fn nobody_else_waits_while_a_query_waits_for_the_host() {
         () = others => {}
     }
     assert_eq!(waiting.await, [false], "skipped in the end");
+    // And it can be seen why.
+    let node = cns.node().await.get_node_info(pb::GetNodeInfoRequest {}).await.unwrap().into_inner();
+    let nmagent = node.agents.iter().find(|agent| agent.name == "NMAgent").unwrap();
+    assert!(!nmagent.healthy && nmagent.since.is_some() && !nmagent.last_error.is_empty(), "{nmagent:?}");
 }
 
 #[tokio::test]

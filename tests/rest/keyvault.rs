@@ -29,6 +29,19 @@ fn daemon_of(agents: &FakeAgents, more: serde_json::Value) -> Daemon {
     prepared(config)
 }
 
+/// A start that waits for the vault can be stopped: nobody has to wait until it gives up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_while_the_vault_hangs_is_an_orderly_one() {
+    let agents = FakeAgents::start().await.unwrap();
+    agents.fail("", Fault::Hang);
+    let mut daemon = daemon_of(&agents, json!({}));
+    daemon.cns.spawn();
+    until("it asks for a token", || async { !agents.take_requests().is_empty() }).await;
+    assert!(daemon.cns.terminate().await.unwrap().success());
+    let log = daemon.cns.log();
+    assert!(!log.contains("tried again") && !log.contains("cannot be fetched"), "it gave up: {log}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rotated_certificate_is_served_and_an_outage_of_the_vault_is_survived() {
     let agents = FakeAgents::start().await.unwrap();

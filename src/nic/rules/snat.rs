@@ -63,8 +63,11 @@ impl Snat {
                 present => present?,
             };
             let Some(text) = self.transaction(&present) else { return Ok(false) };
-            // Rules that an earlier version made by the other kind of iptables would come first. Where there is none, fine.
-            let _ = run("iptables-legacy", &["-t", "nat", "-D", "POSTROUTING", "-j", CHAIN], "");
+            // A jump that an earlier version made by the other kind of iptables would come first. Where there is none, fine. Where
+            // there is one kind only, the jump is ours.
+            if run("iptables", &["--version"], "").is_ok_and(|version| version.contains("nf_tables")) {
+                let _ = run("iptables-legacy", &["-t", "nat", "-D", "POSTROUTING", "-j", CHAIN], "");
+            }
             iptables::commit("iptables-restore", &text)?;
             Ok(true)
         })?

@@ -38,7 +38,11 @@ fn managed(agents: &FakeAgents, ledger: &Ledger, attempts: u32) -> Managed {
     Managed {
         ledger: ledger.clone(),
         dnc: Dnc::new(config, Limits::default(), Roots::System).unwrap(),
-        nmagent: Nmagent::new(&agents.url(Agent::Wireserver).parse().unwrap(), Limits::default()).unwrap(),
+        agents: Agents::new(
+            &agents.url(Agent::Wireserver).parse().unwrap(),
+            &agents.url(Agent::Imds).parse().unwrap(),
+        )
+        .unwrap(),
         decode: |_| Err("not in this test".into()),
         patience: RegisterPatience { attempts, pause: Duration::from_millis(1) },
         turns: Turns::every(Duration::from_secs(30)),
