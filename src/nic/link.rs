@@ -2,9 +2,11 @@
 
 use std::net::IpAddr;
 
+use nix::errno::Errno;
 use rtnetlink::packet_route::{
     RouteNetlinkMessage,
-    link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
+    link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State},
+    route::{RouteMessage, RouteType},
 };
 
 use super::{
@@ -39,6 +41,8 @@ pub struct Link {
     pub mtu: u32,
     /// Administratively up.
     pub up: bool,
+    /// Operationally up: it has a carrier, and the kernel passes packets to it.
+    pub operational: bool,
     /// Its kind.
     pub kind: LinkKind,
     /// Index of the veth's other end, in that end's namespace.
@@ -54,6 +58,7 @@ impl Link {
             mac: None,
             mtu: 0,
             up: message.header.flags.contains(LinkFlags::Up),
+            operational: false,
             kind: LinkKind::Device,
             peer_index: None,
         };
@@ -65,6 +70,7 @@ impl Link {
                     link.mac = <[u8; 6]>::try_from(octets.as_slice()).ok().map(MacAddr::new);
                 }
                 LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+                LinkAttribute::OperState(state) => link.operational = *state == State::Up,
                 LinkAttribute::Link(index) => link.peer_index = Some(*index),
                 LinkAttribute::LinkInfo(infos) => {
                     for info in infos {
@@ -131,13 +137,23 @@ impl Netlink {
 
     /// The index of the link through which a packet to `address` would leave, if there is a route.
     pub(crate) async fn oif_towards(&self, address: IpAddr) -> Result<Option<u32>, KernelError> {
+        Ok(self.route_towards(address).await?.as_ref().and_then(route::oif))
+    }
+
+    /// Whether a packet to `address` is for this namespace itself.
+    pub(crate) async fn is_local(&self, address: IpAddr) -> Result<bool, KernelError> {
+        let route = self.route_towards(address).await?;
+        Ok(route.is_some_and(|route| route.header.kind == RouteType::Local))
+    }
+
+    async fn route_towards(&self, address: IpAddr) -> Result<Option<RouteMessage>, KernelError> {
         let message = RouteNetlinkMessage::GetRoute(route::lookup(address));
         match self.get(message, || format!("look up the route to {address}")).await {
             Ok(messages) => Ok(messages.into_iter().find_map(|message| match message {
-                RouteNetlinkMessage::NewRoute(message) => route::oif(&message),
+                RouteNetlinkMessage::NewRoute(message) => Some(message),
                 _ => None,
             })),
-            Err(error) if matches!(error.errno(), Some(nix::errno::Errno::ENETUNREACH)) => Ok(None),
+            Err(error) if error.errno() == Some(Errno::ENETUNREACH) => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -14,7 +14,10 @@
 //! host owns neither virtual gateway address. Deleting the host veth takes all of this away, which is what makes undo
 //! and teardown one step.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    time::{Duration, Instant},
+};
 
 use ipnet::IpNet;
 
@@ -36,6 +39,12 @@ pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0x1234, 0x5678, 0x9abc);
 /// The MAC of the host's end of every veth.
 pub const HOST_VETH_MAC: MacAddr = MacAddr::new([0xaa; 6]);
+
+/// How long the kernel may take to work up what it does later. It takes milliseconds, and longer while its network lock is held, as
+/// by the end of many namespaces.
+const KERNEL_PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is asked.
+const KERNEL_PACE: Duration = Duration::from_millis(1);
 
 /// The virtual gateway of a family.
 pub const fn gateway(family: Family) -> IpAddr {
@@ -81,6 +90,26 @@ pub enum NicError {
     /// A link that was just made is not there.
     #[error("interface {0} vanished while it was being set up; something else deleted it")]
     Vanished(String),
+    /// A veth's ends are up and yet not connected.
+    #[error(
+        "interface {name} is up and has no carrier after {} s: look for what sets its other end down",
+        KERNEL_PATIENCE.as_secs()
+    )]
+    NoCarrier {
+        /// The interface.
+        name: String,
+    },
+    /// The pod has the address and does not take packets to it.
+    #[error(
+        "{address} is set on {ifname}, and the kernel does not take packets to it after {} s: see `ip route get {address}` and the kernel's log",
+        KERNEL_PATIENCE.as_secs()
+    )]
+    AddressNotUsable {
+        /// The address.
+        address: IpAddr,
+        /// The pod's interface.
+        ifname: String,
+    },
     /// Nothing to wire.
     #[error("{0} has no address to be wired with")]
     NoAddress(String),
@@ -312,6 +341,8 @@ impl Transparent {
         self.netlink.bring_up(&host_link, Some(&spec.attachment.alias())).await?;
         prepare_pod_end(pod, &pod_link, spec)?;
         inside.bring_up(&pod_link, None).await?;
+        until_operational(&self.netlink, &host_link).await?;
+        until_operational(&inside, &pod_link).await?;
 
         for address in &spec.addresses {
             inside.put_address(&pod_link, *address).await?;
@@ -334,6 +365,7 @@ impl Transparent {
             if let Some(found) = self.misrouted(&host_link, address).await? {
                 return Err(NicError::HostRoute { address, found, expected: host_link.name.clone() });
             }
+            until_local(&inside, &pod_link, address).await?;
         }
         Ok(Wired { host: host_link, pod: pod_link, routes })
     }
@@ -563,6 +595,38 @@ fn prepare_pod_end(pod: &Netns, link: &Link, spec: &WireSpec) -> Result<(), NicE
     }
     sysctl::apply(pod, &settings)?;
     Ok(())
+}
+
+/// Waits until the kernel passes packets to the link. A veth has no carrier until its other end is up, and that it has one now is
+/// worked up later; until then what is sent to it is dropped. (A kernel since 6.8 catches up when it is asked for the link.)
+async fn until_operational(netlink: &Netlink, link: &Link) -> Result<(), NicError> {
+    let settled = async || {
+        let now = netlink.link_by_index(link.index).await?;
+        Ok(now.is_some_and(|link| link.operational))
+    };
+    if settle(settled).await? { Ok(()) } else { Err(NicError::NoCarrier { name: link.name.clone() }) }
+}
+
+/// Waits until the pod takes packets to its address as its own. The kernel makes an IPv6 address's local route later, also if it
+/// is not to be checked for duplicates; until then what comes for it is dropped.
+async fn until_local(inside: &Netlink, link: &Link, address: IpAddr) -> Result<(), NicError> {
+    let settled = async || Ok(inside.is_local(address).await?);
+    if settle(settled).await? {
+        return Ok(());
+    }
+    Err(NicError::AddressNotUsable { address, ifname: link.name.clone() })
+}
+
+/// Waits for the kernel to be done; says whether it is.
+async fn settle(mut settled: impl AsyncFnMut() -> Result<bool, NicError>) -> Result<bool, NicError> {
+    let begun = Instant::now();
+    while !settled().await? {
+        if begun.elapsed() > KERNEL_PATIENCE {
+            return Ok(false);
+        }
+        tokio::time::sleep(KERNEL_PACE).await;
+    }
+    Ok(true)
 }
 
 async fn check_inside(

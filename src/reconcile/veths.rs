@@ -76,6 +76,7 @@ mod tests {
             mac: None,
             mtu: 1500,
             up: true,
+            operational: true,
             kind: LinkKind::Veth,
             peer_index: None,
         };

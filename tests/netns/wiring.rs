@@ -80,6 +80,26 @@ async fn either_family_alone_works() {
     assert_eq!(lab.host.sysctl("ipv6/conf/all/forwarding"), "1", "switched on for the IPv6 pod");
 }
 
+/// The kernel works up some of what it is told later. Whoever hears that the pod is wired may send at once.
+#[tokio::test]
+async fn no_first_packet_is_lost() {
+    let Some(lab) = Lab::new("no_first_packet_is_lost").await else { return };
+    let plane = dataplane(&lab);
+    let (v4, v6) = (lab.host.serve(HOST_V4), lab.host.serve(HOST_V6));
+    for number in 1..=100 {
+        let pod = lab.pod(&format!("pod{number}"));
+        let (ours, prefix, server) = if number % 2 == 0 {
+            (format!("10.241.0.{number}"), 24, v4)
+        } else {
+            (format!("fd00:241::{number}"), 64, v6)
+        };
+        let spec = spec(&format!("c{number}"), &[&format!("{ours}/{prefix}")]);
+        plane.wire(&pod.netns, &spec).await.unwrap();
+        assert_eq!(pod.udp(server).unwrap(), ours, "pod {number}");
+        plane.unwire(Some(&pod.netns), &spec.attachment).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn strict_reverse_path_filtering_and_switched_off_ipv6_do_no_harm() {
     let Some(lab) = Lab::new("strict_reverse_path_filtering_and_switched_off_ipv6_do_no_harm").await else {

@@ -258,6 +258,17 @@ impl Lab {
             space.add_address(name, &format!("{v4}/24")).await;
             space.add_address(name, &format!("{v6}/64")).await;
         }
+        // The kernel works up later that the links have a carrier and that the IPv6 addresses are its own.
+        for (space, name, v6) in [(&host, "uplink", HOST_V6), (&world, "downlink", WORLD_V6)] {
+            let netlink = space.netns.netlink().unwrap();
+            while !netlink.link(name).await.unwrap().unwrap().operational {
+                tokio::task::yield_now().await;
+            }
+            let usable = || space.netns.run(|| UdpSocket::bind((v6, 0)).is_ok()).unwrap();
+            while !usable() {
+                thread::yield_now();
+            }
+        }
         host.add_default_route(WORLD_V4).await;
         host.add_default_route(WORLD_V6).await;
         Some(Self { host, world, directory })
