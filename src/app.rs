@@ -8,6 +8,7 @@ mod host_interface;
 mod keepers;
 mod listeners;
 mod modes;
+mod reporting;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -24,6 +25,7 @@ pub use self::modes::remove_masquerade;
 use self::{
     certificate::Keeping,
     listeners::{SocketFile, UnixSocket, incoming_tcp},
+    reporting::{Observers, Reporting},
 };
 use crate::{
     config::{ChannelMode, Config, RestAddress, TlsSource, TlsVersion},
@@ -46,7 +48,7 @@ use crate::{
     },
     sources::{SourceHandle, managed::NotRegistered},
     store::{Store, StoreError, StoreOptions, legacy::LegacyFiles},
-    telemetry::{http, metrics::Metrics},
+    telemetry::{http, metrics::Metrics, report::ChangedNcs, traces::Traces},
     tls::{self, TlsError},
 };
 
@@ -155,6 +157,7 @@ pub struct App {
     certificates: Vec<(&'static str, Keeping)>,
     /// Whom to ask for the home zone, and whom to tell.
     watched_zone: Option<(Agents, watch::Sender<HomeAzState>)>,
+    reporting: Reporting,
     stopping: CancellationToken,
 }
 
@@ -169,8 +172,8 @@ struct RestListener {
 }
 
 impl App {
-    /// Makes every part; nothing serves yet.
-    pub async fn build(config: Config) -> Result<Self, AppError> {
+    /// Makes every part; nothing serves yet. What is logged is reported through `traces`, if that is wanted.
+    pub async fn build(config: Config, traces: &Traces) -> Result<Self, AppError> {
         let metrics = Metrics::new();
         let (store, loaded, report) = Store::open(&StoreOptions::new(config.state_dir.clone())?)?;
         if let Some((aside, why)) = &report.set_aside {
@@ -188,8 +191,10 @@ impl App {
             journal_refusals: (config.journal_entries / 4).max(1),
             ..LedgerConfig::default()
         };
+        let changed = ChangedNcs::default();
+        let observers = Observers { metrics: metrics.clone(), ncs: changed.clone() };
         let (ledger, writer, repairs) =
-            Ledger::start(Box::new(store), loaded, ledger_config, metrics.clone())?;
+            Ledger::start(Box::new(store), loaded, ledger_config, Arc::new(observers))?;
         for repair in repairs {
             tracing::error!(repair, "the state contradicted itself and was repaired");
         }
@@ -218,8 +223,11 @@ impl App {
             _ => None,
         };
         let vault = certificate::vault(&config, imds.as_ref())?;
+        let zone = told_home_az.clone();
+        let reporting = Reporting::new(&config, &ledger, changed, &metrics, imds.clone(), zone, traces);
         let told = vault.iter().map(|vault| vault.state().clone());
-        let told = told.chain(source.iter().filter_map(modes::Source::dnc)).collect();
+        let told = told.chain(source.iter().filter_map(modes::Source::dnc));
+        let told = told.chain(reporting.state()).collect();
         let host = Host {
             interface: host_interface.told(),
             docker,
@@ -291,6 +299,7 @@ impl App {
             rest,
             certificates,
             watched_zone,
+            reporting,
             stopping,
         })
     }
@@ -314,6 +323,7 @@ impl App {
             rest,
             certificates,
             watched_zone,
+            reporting,
             stopping,
         } = self;
         let (reporter, health_service) = tonic_health::server::health_reporter();
@@ -395,6 +405,7 @@ impl App {
             let every = Duration::from_secs(seconds.unsigned_abs());
             parts.spawn(home_az::watch(agents, every, told, stopping.clone()));
         }
+        reporting.spawn(&mut parts, &stopping);
         for (listener, following) in certificates {
             let metrics = metrics.clone();
             let tell = move |state: &tls::CertificateState| {

@@ -41,6 +41,7 @@ use crate::{
         docker::DockerUrl,
         http::{BaseUrl, InvalidBaseUrl},
         imds::IMDS,
+        insights::Destination,
         keyvault::{KeyVaultConfig, KeyVaultConfigError},
     },
     model::PodKeyScheme,
@@ -129,6 +130,9 @@ pub struct Config {
     pub wireserver_url: BaseUrl,
     /// Where the instance metadata service is (`Node.IMDSURL`).
     pub imds_url: BaseUrl,
+    /// Application Insights, if reports are to be sent there. Stands masked in `settings`.
+    #[serde(skip)]
+    pub insights: Option<Destination>,
     /// What is logged, in tracing's directive syntax.
     pub log_level: String,
     /// How.
@@ -534,6 +538,7 @@ impl Config {
         let conflist = ConflistConfig::read(&settings, &file, legacy_flags.net_plugin_path.clone())?;
         sources::check_mode(channel_mode, &settings, &file, conflist.as_ref(), &mut notes)?;
         notes.extend(without_effect(legacy, managed.is_some(), conflist.is_some()));
+        let insights = sources::insights(&settings.telemetry, &file, &mut notes);
         Ok(Self {
             program: *program,
             channel_mode,
@@ -577,6 +582,7 @@ impl Config {
                 Some(url) => url.clone(),
                 None => agent_url("IMDS", IMDS)?,
             },
+            insights,
             log_level: log_level(command, &file)?,
             log_format: args.log_format.or(node.log_format).unwrap_or_default(),
             log_target,

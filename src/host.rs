@@ -1,4 +1,5 @@
-//! Clients of the machine's agents: NMAgent and wireserver, IMDS, DNC, Key Vault (spec/host-agents.md), and docker.
+//! Clients of the machine's agents: NMAgent and wireserver, IMDS, DNC, Key Vault (spec/host-agents.md), docker and Application
+//! Insights.
 //!
 //! They share one HTTP layer, [`http`]: no proxy, no redirect, bounded time and size. Each client is a cheap handle that can be
 //! cloned; `within` gives one with less time; `state` tells how the agent last answered, for `cnsctl status`. A call is
@@ -10,6 +11,7 @@ pub mod dnc;
 pub mod docker;
 pub mod http;
 pub mod imds;
+pub mod insights;
 pub mod keyvault;
 pub mod nmagent;
 pub mod wireserver;

@@ -6,7 +6,7 @@ use cns::{
     app::{App, AppError, remove_masquerade},
     config::{CommandLine, Config, Environment, Program},
     debug_command,
-    telemetry::log,
+    telemetry::{log, traces::Traces},
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::{
@@ -32,9 +32,10 @@ fn main() -> ExitCode {
         println!("{}", config.to_json());
         return ExitCode::SUCCESS;
     }
-    if let Err(error) = log::install(&config) {
-        return failed(1, &error);
-    }
+    let traces = match log::install(&config) {
+        Ok(traces) => traces,
+        Err(error) => return failed(1, &error),
+    };
     for note in &config.notes {
         tracing::warn!("{note}");
     }
@@ -51,7 +52,7 @@ fn main() -> ExitCode {
             Err(error) => failed(1, &error),
         };
     }
-    match runtime.block_on(serve(config)) {
+    match runtime.block_on(serve(config, traces)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(1, &error),
     }
@@ -73,7 +74,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-async fn serve(config: Config) -> Result<(), AppError> {
+async fn serve(config: Config, traces: Traces) -> Result<(), AppError> {
     // Before anything is opened or announced: whoever reads READY may send SIGTERM in the same moment, and a signal without a
     // handler ends the process as it stands.
     let handlers = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
@@ -83,7 +84,7 @@ async fn serve(config: Config) -> Result<(), AppError> {
     };
     // A start may wait long for others; what it has done until then is as durable as if the machine had failed.
     let app = tokio::select! {
-        app = App::build(config) => app?,
+        app = App::build(config, &traces) => app?,
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     };

@@ -559,9 +559,9 @@ section! {
         snapshot_interval_in_mins: i64 = "SnapshotIntervalInMins", positive(60);
         /// The configuration, min; 0 is off.
         config_snapshot_interval_in_mins: i64 = "ConfigSnapshotIntervalInMins", whole(0, MOST, 0);
-        /// The machine's metadata, s.
+        /// How often the machine's metadata is asked for until it is known, s.
         refresh_interval_in_secs: i64 = "RefreshIntervalInSecs", positive(15);
-        /// Metadata once only.
+        /// The machine's metadata is not asked for.
         disable_metadata_refresh_thread: bool = "DisableMetadataRefreshThread", switch;
         /// More about itself.
         debug_mode: bool = "DebugMode", switch;
@@ -654,8 +654,8 @@ impl Default for FileSettings {
     }
 }
 
-/// Settings that this version takes and does not act on, by their path. The mode that would use them cannot be run, or they
-/// are about telemetry that it does not send.
+/// Settings that this version takes and does not act on, by their path. The mode that would use them cannot be run, or
+/// they are about what it does otherwise.
 const NOT_ACTED_ON: &[&str] = &[
     "/InitializeFromCNI",
     "/EnableStateMigration",
@@ -678,7 +678,7 @@ const NOT_ACTED_ON: &[&str] = &[
     "/TLSSubjectName",
     "/TLSEndpoint",
     "/MellanoxMonitorIntervalSecs",
-    "/TelemetrySettings",
+    "/TelemetrySettings/DebugMode",
 ];
 
 impl FileSettings {

@@ -5,8 +5,13 @@ use std::{path::PathBuf, time::Duration};
 
 use serde::Serialize;
 
-use super::{ChannelMode, ConfigError, FileRead, FileSettings, LegacyFlags, agent_url, seconds};
-use crate::{conflist::Scenario, host::http::BaseUrl};
+use super::{
+    ChannelMode, ConfigError, FileRead, FileSettings, LegacyFlags, TelemetrySettings, agent_url, seconds,
+};
+use crate::{
+    conflist::Scenario,
+    host::{http::BaseUrl, insights::Destination},
+};
 
 /// What ChannelMode Managed needs to know of DNC (spec/config.md §2, `ManagedSettings`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -53,6 +58,31 @@ impl ManagedConfig {
             sync_interval: Duration::from_secs(interval),
         })
     }
+}
+
+/// Application Insights, if it is wanted. A node does not go without network because a key of its telemetry is wrong: that is noted.
+pub(super) fn insights(
+    settings: &TelemetrySettings,
+    file: &FileRead,
+    notes: &mut Vec<String>,
+) -> Option<Destination> {
+    if settings.disable_all {
+        return None;
+    }
+    let (connection, key) =
+        (&settings.app_insights_connection_string, &settings.app_insights_instrumentation_key);
+    let (name, destination) = if !connection.is_empty() {
+        ("AppInsightsConnectionString", Destination::of_connection_string(connection.reveal()))
+    } else if !key.is_empty() {
+        ("AppInsightsInstrumentationKey", Destination::of_key(key.reveal()))
+    } else {
+        return None;
+    };
+    let noted = |why| {
+        let path = file.key(&format!("TelemetrySettings.{name}"));
+        notes.push(format!("{path}: {why}; nothing is sent to Application Insights"));
+    };
+    destination.map_err(noted).ok()
 }
 
 /// The CNI configuration list that is to be written (spec/conflist.md §1).

@@ -78,6 +78,9 @@ pub struct Compute {
     /// Size.
     #[serde(rename = "vmSize")]
     pub size: String,
+    /// Version of the image that the VM was made of.
+    #[serde(rename = "version")]
+    pub os_version: String,
 }
 
 /// The VM's NICs as IMDS lists them, and what of the list could not be read.

@@ -11,9 +11,12 @@ use std::{
 use tracing_subscriber::{
     EnvFilter, fmt,
     fmt::{MakeWriter, writer::BoxMakeWriter},
+    layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
 };
 
 use self::{file::RotatingFile, syslog::Syslog};
+use super::traces::Traces;
 use crate::config::{Config, LogFormat, LogTarget};
 
 /// The log's file, in the directory that `-o` names.
@@ -38,8 +41,9 @@ pub enum LogError {
     },
 }
 
-/// Installs the process-wide subscriber. The level was checked with the configuration.
-pub fn install(config: &Config) -> Result<(), LogError> {
+/// Installs the process-wide subscriber, and gives the layer that can report what is logged. The level was checked with the
+/// configuration.
+pub fn install(config: &Config) -> Result<Traces, LogError> {
     let filter = EnvFilter::try_new(&config.log_level).unwrap_or_else(|_| EnvFilter::new("info"));
     let open = || {
         let path = config.log_directory.join(FILE);
@@ -59,12 +63,13 @@ pub fn install(config: &Config) -> Result<(), LogError> {
     // colours either (https://no-color.org).
     let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let builder = fmt().with_env_filter(filter).with_ansi(wanted && terminal).with_writer(writer);
+    let traces = Traces::default();
     // Somebody installed one already: a test that runs the daemon in its own process.
     let _ = match config.log_format {
-        LogFormat::Text => builder.with_target(false).try_init(),
-        LogFormat::Json => builder.json().try_init(),
+        LogFormat::Text => builder.with_target(false).finish().with(traces.clone()).try_init(),
+        LogFormat::Json => builder.json().finish().with(traces.clone()).try_init(),
     };
-    Ok(())
+    Ok(traces)
 }
 
 /// Standard output and the file.

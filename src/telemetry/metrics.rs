@@ -74,6 +74,17 @@ pub struct Metrics {
     certificate_ends: Family<Listener, Gauge>,
     certificate_refused: Family<Listener, Gauge>,
     source_doubted: Gauge,
+    heartbeats: Counter,
+    reported: Family<Reported, Counter>,
+}
+
+/// An item for Application Insights and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reported {
+    /// `metric`, `event` or `trace`.
+    kind: &'static str,
+    /// `sent`, `refused` by the service, or `dropped` because the queue was full or the service did not answer.
+    outcome: &'static str,
 }
 
 /// Whether it went well: `true` or `false`.
@@ -229,6 +240,14 @@ impl Metrics {
             "1 while what the source of network containers says is gone is not believed",
             source_doubted.clone(),
         );
+        let heartbeats = Counter::default();
+        registry.register("cns_heartbeats", "Heartbeats of the daemon", heartbeats.clone());
+        let reported = Family::default();
+        registry.register(
+            "cns_telemetry_items",
+            "Items for Application Insights by kind and what became of them",
+            reported.clone(),
+        );
         let metrics = Self {
             registry,
             known: proto::methods().into_iter().collect(),
@@ -253,6 +272,8 @@ impl Metrics {
             certificate_ends,
             certificate_refused,
             source_doubted,
+            heartbeats,
+            reported,
         };
         metrics.set_totals([0; 4]);
         Arc::new(metrics)
@@ -295,6 +316,16 @@ impl Metrics {
     /// Whether the source of network containers is not believed.
     pub fn source_doubted(&self, is_doubted: bool) {
         self.source_doubted.set(is_doubted.into());
+    }
+
+    /// The daemon lives.
+    pub fn heartbeat(&self) {
+        self.heartbeats.inc();
+    }
+
+    /// What became of an item for Application Insights.
+    pub fn reported(&self, kind: &'static str, outcome: &'static str) {
+        self.reported.get_or_create(&Reported { kind, outcome }).inc();
     }
 
     /// A MAC of the node's NICs was none.

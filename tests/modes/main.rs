@@ -17,3 +17,4 @@ mod azure_host;
 mod keepers;
 mod managed;
 mod node;
+mod telemetry;

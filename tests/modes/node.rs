@@ -69,6 +69,14 @@ impl Node {
         Self { cns, agents, rest, probes }
     }
 
+    /// Changes the configuration file for the next start.
+    pub(crate) fn change_config(&mut self, change: impl FnOnce(&mut Value)) {
+        let path = self.cns.directory().join("cns_config.json");
+        let mut config = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        change(&mut config);
+        fs::write(&path, config.to_string()).unwrap();
+    }
+
     pub(crate) async fn managed() -> Self {
         Self::prepared(json!({"ChannelMode": "Managed"})).await
     }

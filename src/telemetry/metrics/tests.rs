@@ -42,6 +42,7 @@ fn value(metrics: &Metrics, series: &str) -> f64 {
 /// spec/metrics.md §2, as far as the modes that there are feed it, and ours.
 const NAMES: &[(&str, &str)] = &[
     ("cns_async_deletes", "counter"),
+    ("cns_heartbeats", "counter"),
     ("cns_ledger_batch_size", "histogram"),
     ("cns_ledger_commands", "counter"),
     ("cns_ledger_commit_failures", "counter"),
@@ -52,6 +53,7 @@ const NAMES: &[(&str, &str)] = &[
     ("cns_rpc_duration_seconds", "histogram"),
     ("cns_source_doubted", "gauge"),
     ("cns_stray_veths_deleted", "counter"),
+    ("cns_telemetry_items", "counter"),
     ("cns_tls_certificate_not_after_seconds", "gauge"),
     ("cns_tls_certificate_refused", "gauge"),
     ("cx_allocated_ips_v2", "gauge"),
@@ -87,6 +89,7 @@ fn fed() -> Arc<Metrics> {
     metrics.pod_waited(Duration::from_millis(5));
     metrics.legacy_request("/network/requestipconfigs", "POST", "Success", Duration::from_millis(5));
     metrics.certificate("rest", 5, false);
+    metrics.reported("event", "sent");
     metrics.observe("cns.v1.NodeService/GetNodeInfo", Code::Ok, Duration::from_millis(5));
     metrics
 }

@@ -12,6 +12,46 @@ pub(super) fn answer(world: &mut World, request: &Recorded) -> Reply {
         Agent::Imds => imds(world, request),
         Agent::Dnc => dnc(world, request),
         Agent::KeyVault => key_vault(world, request),
+        Agent::Insights => insights(world, request),
+    }
+}
+
+/// Items that Application Insights remembers here; a program that runs for days must not keep them all.
+const TRACKED: usize = 4096;
+
+fn insights(world: &mut World, request: &Recorded) -> Reply {
+    if request.method != "POST" || request.target != "/v2.1/track" {
+        return Reply::text(404, "no such page");
+    }
+    if request.headers.get("content-type").is_none_or(|kind| kind != "application/x-json-stream") {
+        return Reply::text(415, "application/x-json-stream is expected");
+    }
+    let (mut received, mut errors) = (0_usize, Vec::new());
+    for line in request.body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let whole = |item: &Value| {
+            let texts = ["name", "time", "iKey"].iter().all(|key| item[*key].is_string());
+            texts && item["data"]["baseType"].is_string() && item["data"]["baseData"]["ver"] == 2
+        };
+        match serde_json::from_slice::<Value>(line) {
+            Ok(item) if whole(&item) => world.tracked.push(item),
+            Ok(_) => {
+                errors.push(json!({"index": received, "statusCode": 400, "message": "a field is missing"}));
+            }
+            Err(error) => {
+                errors.push(json!({"index": received, "statusCode": 400, "message": error.to_string()}));
+            }
+        }
+        received += 1;
+    }
+    if world.tracked.len() > TRACKED {
+        world.tracked.drain(..TRACKED / 2);
+    }
+    let accepted = received - errors.len();
+    let answer = json!({"itemsReceived": received, "itemsAccepted": accepted, "errors": errors});
+    match (accepted, errors.len()) {
+        (_, 0) => Reply::json(&answer),
+        (0, _) => Reply::text(400, answer.to_string()),
+        _ => Reply { status: 206, ..Reply::json(&answer) },
     }
 }
 
@@ -169,7 +209,7 @@ fn imds(world: &World, request: &Recorded) -> Reply {
         "/metadata/instance/compute" if known => Reply::json(&json!({
             "vmId": world.vm_id, "name": "node-1", "location": "westeurope", "azEnvironment": "AzurePublicCloud",
             "subscriptionId": "00000000-0000-0000-0000-000000000001", "resourceGroupName": "rg",
-            "vmScaleSetName": "", "vmSize": "Standard_D4s_v5", "zone": "2",
+            "vmScaleSetName": "", "vmSize": "Standard_D4s_v5", "zone": "2", "osType": "Linux", "version": "22.04.202511010",
         })),
         "/metadata/instance/network" if known => {
             let interfaces: Vec<Value> = world

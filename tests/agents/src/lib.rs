@@ -1,5 +1,5 @@
-//! Agents to try against: NMAgent behind wireserver, IMDS, DNC and Key Vault on local TCP ports, in the wire format of
-//! spec/host-agents.md, with faults on demand. For tests, and for operators who want to see a channel mode without a cloud
+//! Agents to try against: NMAgent behind wireserver, IMDS, DNC, Key Vault and Application Insights on local TCP ports, in the wire
+//! format of spec/host-agents.md, with faults on demand. For tests, and for operators who want to see a channel mode without a cloud
 //! (`cargo run -p cns-fake-agents`).
 //!
 //! HTTP is spoken by hand here, because a server library would not let a body be cut, an answer hang or a length lie. It is as
@@ -33,11 +33,13 @@ pub enum Agent {
     Dnc,
     /// Key Vault.
     KeyVault,
+    /// Application Insights' ingestion.
+    Insights,
 }
 
 impl Agent {
     /// Every one.
-    pub const ALL: [Self; 4] = [Self::Wireserver, Self::Imds, Self::Dnc, Self::KeyVault];
+    pub const ALL: [Self; 5] = [Self::Wireserver, Self::Imds, Self::Dnc, Self::KeyVault, Self::Insights];
 }
 
 /// What the agents know. Changed at any time by [`FakeAgents::world`].
@@ -73,6 +75,8 @@ pub struct World {
     pub dnc_ncs: Vec<Value>,
     /// Key Vault's secrets by name: content type and value.
     pub secrets: BTreeMap<String, (String, String)>,
+    /// The items that Application Insights took, the latest last.
+    pub tracked: Vec<Value>,
 }
 
 /// One interface of the host.
@@ -114,6 +118,7 @@ impl Default for World {
             registered: None,
             dnc_ncs: Vec::new(),
             secrets: BTreeMap::new(),
+            tracked: Vec::new(),
         }
     }
 }
@@ -227,6 +232,12 @@ impl FakeAgents {
     /// The same for a client.
     pub fn url(&self, agent: Agent) -> String {
         format!("http://{}", self.address(agent))
+    }
+
+    /// What points telemetry at the ingestion service.
+    pub fn connection_string(&self) -> String {
+        let url = self.url(Agent::Insights);
+        format!("InstrumentationKey=00000000-0000-0000-0000-0000000a11ce;IngestionEndpoint={url}")
     }
 
     /// Reads or changes what the agents know.

@@ -11,7 +11,7 @@ use std::{net::SocketAddr, process::ExitCode, time::Duration};
 use clap::Parser;
 use cns_fake_agents::{Agent, FakeAgents};
 
-/// Fake NMAgent, wireserver, IMDS, DNC and Key Vault on this machine
+/// Fake NMAgent, wireserver, IMDS, DNC, Key Vault and Application Insights on this machine
 #[derive(Debug, Parser)]
 struct Args {
     /// Where NMAgent listens, behind wireserver
@@ -26,6 +26,9 @@ struct Args {
     /// Where Key Vault listens
     #[arg(long, default_value = "127.0.0.1:10183")]
     key_vault: SocketAddr,
+    /// Where Application Insights listens
+    #[arg(long, default_value = "127.0.0.1:10184")]
+    insights: SocketAddr,
     /// Availability zone of the node; 0 for a region without zones
     #[arg(long, default_value_t = 2)]
     home_az: u32,
@@ -60,6 +63,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Agent::Imds => args.imds,
         Agent::Dnc => args.dnc,
         Agent::KeyVault => args.key_vault,
+        Agent::Insights => args.insights,
     };
     let agents = FakeAgents::listen(at).await?;
     let read = |path: &std::path::Path| {
@@ -96,6 +100,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     println!("IMDS                             {}", agents.url(Agent::Imds));
     println!("ManagedSettings.PrivateEndpoint  {}", agents.url(Agent::Dnc));
     println!("KeyVaultSettings.URL             {}", agents.url(Agent::KeyVault));
+    println!("AppInsightsConnectionString      {}", agents.connection_string());
     loop {
         tokio::select! {
             _ = tokio::signal::ctrl_c() => return Ok(()),
