@@ -48,7 +48,7 @@ use crate::{
     },
     sources::{SourceHandle, managed::NotRegistered},
     store::{Store, StoreError, StoreOptions, legacy::LegacyFiles},
-    telemetry::{http, metrics::Metrics, report::ChangedNcs, traces::Traces},
+    telemetry::{http, log::Reported, metrics::Metrics, report::ChangedNcs},
     tls::{self, TlsError},
 };
 
@@ -172,8 +172,8 @@ struct RestListener {
 }
 
 impl App {
-    /// Makes every part; nothing serves yet. What is logged is reported through `traces`, if that is wanted.
-    pub async fn build(config: Config, traces: &Traces) -> Result<Self, AppError> {
+    /// Makes every part; nothing serves yet.
+    pub async fn build(config: Config, reported: &Reported) -> Result<Self, AppError> {
         let metrics = Metrics::new();
         let (store, loaded, report) = Store::open(&StoreOptions::new(config.state_dir.clone())?)?;
         if let Some((aside, why)) = &report.set_aside {
@@ -224,10 +224,12 @@ impl App {
         };
         let vault = certificate::vault(&config, imds.as_ref())?;
         let zone = told_home_az.clone();
-        let reporting = Reporting::new(&config, &ledger, changed, &metrics, imds.clone(), zone, traces);
+        let reporting =
+            Reporting::new(&config, &ledger, changed, &metrics, imds.clone(), zone, &reported.traces);
         let told = vault.iter().map(|vault| vault.state().clone());
         let told = told.chain(source.iter().filter_map(modes::Source::dnc));
-        let told = told.chain(reporting.state()).collect();
+        let told = told.chain(reporting.state());
+        let told = told.chain(reported.otlp.iter().map(|otlp| otlp.state().clone())).collect();
         let host = Host {
             interface: host_interface.told(),
             docker,

@@ -133,6 +133,8 @@ pub struct Config {
     /// Application Insights, if reports are to be sent there. Stands masked in `settings`.
     #[serde(skip)]
     pub insights: Option<Destination>,
+    /// A collector of OpenTelemetry.
+    pub otlp_endpoint: Option<BaseUrl>,
     /// What is logged, in tracing's directive syntax.
     pub log_level: String,
     /// How.
@@ -583,6 +585,7 @@ impl Config {
                 None => agent_url("IMDS", IMDS)?,
             },
             insights,
+            otlp_endpoint: args.otlp_endpoint.clone().or_else(|| settings.node.otlp_endpoint.clone()),
             log_level: log_level(command, &file)?,
             log_format: args.log_format.or(node.log_format).unwrap_or_default(),
             log_target,

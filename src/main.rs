@@ -6,7 +6,7 @@ use cns::{
     app::{App, AppError, remove_masquerade},
     config::{CommandLine, Config, Environment, Program},
     debug_command,
-    telemetry::{log, traces::Traces},
+    telemetry::log::{self, Reported},
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::{
@@ -32,27 +32,36 @@ fn main() -> ExitCode {
         println!("{}", config.to_json());
         return ExitCode::SUCCESS;
     }
-    let traces = match log::install(&config) {
-        Ok(traces) => traces,
+    let runtime = match Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(1, &error),
+    };
+    // The process's default, before anything asks for it; nobody installed another.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let reported = {
+        let _within = runtime.enter();
+        log::install(&config)
+    };
+    let reported = match reported {
+        Ok(reported) => reported,
         Err(error) => return failed(1, &error),
     };
     for note in &config.notes {
         tracing::warn!("{note}");
     }
     raise_descriptor_limit();
-    // The process's default, before anything asks for it; nobody installed another.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let runtime = match Builder::new_multi_thread().worker_threads(2).enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return failed(1, &error),
-    };
     if command.args.remove_masquerade {
         return match remove_masquerade() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => failed(1, &error),
         };
     }
-    match runtime.block_on(serve(config, traces)) {
+    let ended = runtime.block_on(serve(config, &reported));
+    // The runtime carries its last words, so it comes before the runtime's end.
+    if let Some(otlp) = reported.otlp {
+        otlp.shutdown();
+    }
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(1, &error),
     }
@@ -74,7 +83,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-async fn serve(config: Config, traces: Traces) -> Result<(), AppError> {
+async fn serve(config: Config, reported: &Reported) -> Result<(), AppError> {
     // Before anything is opened or announced: whoever reads READY may send SIGTERM in the same moment, and a signal without a
     // handler ends the process as it stands.
     let handlers = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
@@ -84,7 +93,7 @@ async fn serve(config: Config, traces: Traces) -> Result<(), AppError> {
     };
     // A start may wait long for others; what it has done until then is as durable as if the machine had failed.
     let app = tokio::select! {
-        app = App::build(config, &traces) => app?,
+        app = App::build(config, reported) => app?,
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     };

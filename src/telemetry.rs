@@ -5,6 +5,7 @@ pub mod http;
 pub mod item;
 pub mod log;
 pub mod metrics;
+pub mod otlp;
 pub mod outlet;
 mod process;
 pub mod report;

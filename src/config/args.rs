@@ -6,6 +6,7 @@ use clap::{ArgAction, Parser, ValueEnum, ValueHint};
 use serde::Serialize;
 
 use super::rest::listen_address;
+use crate::host::http::BaseUrl;
 
 /// Container networking node service: pod addresses, network containers, endpoints.
 ///
@@ -109,6 +110,10 @@ pub struct Args {
     /// How long a stop waits for calls that are being worked on [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub drain_timeout: Option<Duration>,
+
+    /// An OpenTelemetry collector that gets the log and a span for each call, over gRPC, e.g. http://127.0.0.1:4317
+    #[arg(long, value_name = "URL", env = "CNS_OTLP_ENDPOINT")]
+    pub otlp_endpoint: Option<BaseUrl>,
 
     /// What to log: error, warn, info, debug, trace, or tracing directives [-l] [default: info]
     #[arg(long, value_name = "LEVEL", env = "CNS_LOG_LEVEL")]

@@ -619,6 +619,8 @@ section! {
         log_level: Option<String> = "LogLevel", given(|found| found.text());
         /// `--log-format`
         log_format: Option<LogFormat> = "LogFormat", given(log_format);
+        /// `--otlp-endpoint`
+        otlp_endpoint: Option<BaseUrl> = "OTLPEndpoint", given(base_url);
         /// Where docker's API is; a constant in the reference, and no flag here.
         docker_url: Option<DockerUrl> = "DockerURL", given(docker_url);
         /// Where the instance metadata service is; a constant in the reference, and no flag here.

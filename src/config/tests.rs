@@ -270,7 +270,7 @@ fn a_flag_counts_before_the_file_and_the_file_before_the_default() {
         "AllowUIDs": [1], "AllowGIDs": [2], "CoolDownSecs": 1, "ReconcileIntervalSecs": 2,
         "ReconcileGraceSecs": 3, "JournalEntries": 4, "MaxConcurrentRequests": 5, "DrainTimeoutSecs": 6,
         "LogLevel": "debug", "LogFormat": "json", "GRPCBindAddress": "127.0.0.1:2",
-        "DockerURL": "http://127.0.0.1:4", "IMDSURL": "http://127.0.0.1:5"}});
+        "DockerURL": "http://127.0.0.1:4", "IMDSURL": "http://127.0.0.1:5", "OTLPEndpoint": "http://127.0.0.1:6"}});
     let config = with_file("cns", &file, &[]).unwrap();
     let shown: Value = serde_json::from_str(&config.to_json()).unwrap();
     for (key, expected) in [
@@ -290,6 +290,7 @@ fn a_flag_counts_before_the_file_and_the_file_before_the_default() {
         ("log_level", json!("debug")),
         ("log_format", json!("json")),
         ("docker_url", json!("http://127.0.0.1:4")),
+        ("otlp_endpoint", json!("http://127.0.0.1:6")),
         ("imds_url", json!("http://127.0.0.1:5")),
         ("metrics_bind_address", json!("127.0.0.1:1")),
         ("async_delete_dir", json!("/a")),
@@ -310,6 +311,7 @@ fn a_flag_counts_before_the_file_and_the_file_before_the_default() {
         "--journal-entries=9",
         "--max-concurrent-requests=9",
         "--drain-timeout=9",
+        "--otlp-endpoint=http://127.0.0.1:9",
         "--log-level=warn",
         "--log-format=text",
         "--metrics-bind-address=127.0.0.1:9",

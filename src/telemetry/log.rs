@@ -9,14 +9,14 @@ use std::{
 };
 
 use tracing_subscriber::{
-    EnvFilter, fmt,
+    EnvFilter, Layer as _, fmt,
     fmt::{MakeWriter, writer::BoxMakeWriter},
     layer::SubscriberExt as _,
     util::SubscriberInitExt as _,
 };
 
 use self::{file::RotatingFile, syslog::Syslog};
-use super::traces::Traces;
+use super::{otlp::Otlp, traces::Traces};
 use crate::config::{Config, LogFormat, LogTarget};
 
 /// The log's file, in the directory that `-o` names.
@@ -41,9 +41,17 @@ pub enum LogError {
     },
 }
 
-/// Installs the process-wide subscriber, and gives the layer that can report what is logged. The level was checked with the
-/// configuration.
-pub fn install(config: &Config) -> Result<Traces, LogError> {
+/// Where what is logged is reported to, beside the log.
+#[derive(Clone, Debug, Default)]
+pub struct Reported {
+    /// Whoever will be connected.
+    pub traces: Traces,
+    /// A collector, if there is one.
+    pub otlp: Option<Otlp>,
+}
+
+/// Installs the process-wide subscriber. The level was checked with the configuration. Must be called within the runtime.
+pub fn install(config: &Config) -> Result<Reported, LogError> {
     let filter = EnvFilter::try_new(&config.log_level).unwrap_or_else(|_| EnvFilter::new("info"));
     let open = || {
         let path = config.log_directory.join(FILE);
@@ -62,14 +70,26 @@ pub fn install(config: &Config) -> Result<Traces, LogError> {
     // Escape sequences in a file or in journald are noise to everything that searches them. A terminal's owner may not want
     // colours either (https://no-color.org).
     let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let builder = fmt().with_env_filter(filter).with_ansi(wanted && terminal).with_writer(writer);
-    let traces = Traces::default();
-    // Somebody installed one already: a test that runs the daemon in its own process.
-    let _ = match config.log_format {
-        LogFormat::Text => builder.with_target(false).finish().with(traces.clone()).try_init(),
-        LogFormat::Json => builder.json().finish().with(traces.clone()).try_init(),
+    let lines = fmt::layer().with_ansi(wanted && terminal).with_writer(writer);
+    let lines = match config.log_format {
+        LogFormat::Text => lines.with_target(false).boxed(),
+        LogFormat::Json => lines.json().boxed(),
     };
-    Ok(traces)
+    let traces = Traces::default();
+    let (otlp, no_otlp) = match config.otlp_endpoint.as_ref().map(Otlp::new) {
+        None => (None, None),
+        Some(Ok(otlp)) => (Some(otlp), None),
+        Some(Err(error)) => (None, Some(error)),
+    };
+    // The collector's layer has a filter of its own, so it stands on the registry itself.
+    let subscriber = tracing_subscriber::registry().with(otlp.as_ref().map(Otlp::layer));
+    // Somebody installed one already: a test that runs the daemon in its own process.
+    let _ = subscriber.with(lines).with(traces.clone()).with(filter).try_init();
+    // A node does not go without network because its telemetry cannot be sent.
+    if let Some(error) = no_otlp {
+        tracing::error!(%error, "nothing is sent to a collector");
+    }
+    Ok(Reported { traces, otlp })
 }
 
 /// Standard output and the file.

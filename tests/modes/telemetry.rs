@@ -1,11 +1,27 @@
 //! What the daemon reports of itself, to its log and to Application Insights.
 
+use std::sync::{Arc, Mutex};
+
 use cns::proto::v1 as pb;
 use cns_fake_agents::{Agent, Fault};
+use opentelemetry_proto::tonic::{
+    collector::{
+        logs::v1::{
+            ExportLogsServiceRequest, ExportLogsServiceResponse,
+            logs_service_server::{LogsService, LogsServiceServer},
+        },
+        trace::v1::{
+            ExportTraceServiceRequest, ExportTraceServiceResponse,
+            trace_service_server::{TraceService, TraceServiceServer},
+        },
+    },
+    common::v1::{KeyValue, any_value},
+};
 use serde_json::{Value, json};
+use tonic::{Request, Response, Status};
 
 use super::{
-    cns_under_test::until,
+    cns_under_test::{Cns, until},
     node::{Node, nc},
 };
 
@@ -125,4 +141,97 @@ async fn nothing_depends_on_the_service() {
     assert!(log.contains("AppInsightsConnectionString") && log.contains("is no UUID"), "{log}");
     assert!(!log.contains("secret-word"));
     assert!(broken.cns.terminate().await.unwrap().success());
+}
+
+/// A collector that remembers what it gets.
+#[derive(Clone, Debug, Default)]
+struct Collector {
+    logs: Arc<Mutex<Vec<ExportLogsServiceRequest>>>,
+    spans: Arc<Mutex<Vec<ExportTraceServiceRequest>>>,
+}
+
+#[tonic::async_trait]
+impl LogsService for Collector {
+    async fn export(
+        &self,
+        request: Request<ExportLogsServiceRequest>,
+    ) -> Result<Response<ExportLogsServiceResponse>, Status> {
+        self.logs.lock().unwrap().push(request.into_inner());
+        Ok(Response::new(Default::default()))
+    }
+}
+
+#[tonic::async_trait]
+impl TraceService for Collector {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        self.spans.lock().unwrap().push(request.into_inner());
+        Ok(Response::new(Default::default()))
+    }
+}
+
+fn text<'a>(attributes: &'a [KeyValue], key: &str) -> Option<&'a str> {
+    let value = attributes.iter().find(|attribute| attribute.key == key)?.value.as_ref()?;
+    match value.value.as_ref()? {
+        any_value::Value::StringValue(text) => Some(text),
+        _ => None,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_and_the_log_reach_an_opentelemetry_collector() {
+    let collector = Collector::default();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let server = tonic::transport::Server::builder()
+        .add_service(LogsServiceServer::new(collector.clone()))
+        .add_service(TraceServiceServer::new(collector.clone()));
+    let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+    let serving = tokio::spawn(server.serve_with_incoming(incoming));
+
+    let mut cns = Cns::start(&["--otlp-endpoint", &url]).await;
+    let request = pb::RequestIpConfigsRequest {
+        infra_container_id: "c1".into(),
+        pod_interface_id: "c1".into(),
+        ..Default::default()
+    };
+    cns.ipam().await.request_ip_configs(request).await.unwrap();
+    // What is queued is sent in the end, without a wait for the SDK's intervals.
+    assert!(cns.terminate().await.unwrap().success());
+    let spans = collector.spans.lock().unwrap().clone();
+    let spans: Vec<_> = spans.iter().flat_map(|request| &request.resource_spans).collect();
+    let named = spans.iter().flat_map(|of| &of.scope_spans).flat_map(|of| &of.spans);
+    let call = named.clone().find(|span| span.name == "cns.v1.IpamService/RequestIPConfigs");
+    let call = call.unwrap_or_else(|| panic!("no span in {spans:#?}"));
+    assert!(text(&call.attributes, "request_id").is_some(), "{call:?}");
+    let resource = spans[0].resource.as_ref().unwrap();
+    assert_eq!(text(&resource.attributes, "service.name"), Some("cns"));
+    let logs = collector.logs.lock().unwrap().clone();
+    let logs = logs.iter().flat_map(|request| &request.resource_logs).flat_map(|of| &of.scope_logs);
+    let records: Vec<_> = logs.flat_map(|of| &of.log_records).collect();
+    assert!(
+        records.iter().any(|record| text(&record.attributes, "event") == Some("CNSNCSnapshot")),
+        "{records:#?}"
+    );
+    serving.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collector_that_is_away_is_told_once_and_holds_nothing_up() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", nobody.local_addr().unwrap());
+    drop(nobody);
+    let mut cns = Cns::start(&["--otlp-endpoint", &url]).await;
+    until("the collector is known to be away", || async {
+        let info = cns.node().await.get_node_info(pb::GetNodeInfoRequest {}).await.unwrap().into_inner();
+        info.agents
+            .iter()
+            .any(|agent| agent.name == "OpenTelemetry collector" && !agent.last_error.is_empty())
+    })
+    .await;
+    assert!(cns.terminate().await.unwrap().success());
+    let log = cns.log();
+    assert_eq!(log.matches("agent call failed").count(), 1, "{log}");
 }

@@ -112,6 +112,7 @@ fn fields() -> Vec<(&'static str, Value, Value)> {
         ("/Node/LogFormat", Value::Null, json!("json")),
         ("/Node/DockerURL", Value::Null, json!("http://127.0.0.1:2376")),
         ("/Node/IMDSURL", Value::Null, json!("http://127.0.0.1:2377")),
+        ("/Node/OTLPEndpoint", Value::Null, json!("http://127.0.0.1:4317")),
     ]
 }
 
@@ -190,6 +191,7 @@ fn a_wrong_value_names_key_value_file_and_what_is_allowed() {
         ("/Node/DockerURL", json!("unix:///var/run/docker.sock"), "http, a host and a port"),
         ("/Node/DockerURL", json!(2375), "a text"),
         ("/Node/IMDSURL", json!("ftp://x"), "is not an agent's address"),
+        ("/Node/OTLPEndpoint", json!("ftp://x"), "is not an agent's address"),
         ("/TelemetrySettings/HeartBeatIntervalInMins", json!(0), "a whole number from 1"),
         ("/TelemetrySettings/ConfigSnapshotIntervalInMins", json!(-1), "a whole number from 0"),
         ("/TelemetrySettings", json!("off"), "an object"),

@@ -47,7 +47,8 @@ pub struct AgentFailure {
 }
 
 impl AgentState {
-    pub(super) fn new(agent: &'static str, address: String) -> Self {
+    /// Of an agent that nobody has asked yet.
+    pub(crate) fn new(agent: &'static str, address: String) -> Self {
         Self(Arc::new(Inner { agent, address, status: ArcSwap::default() }))
     }
 
@@ -66,7 +67,8 @@ impl AgentState {
         self.0.status.load_full()
     }
 
-    pub(super) fn succeeded(&self) {
+    /// A call was answered.
+    pub(crate) fn succeeded(&self) {
         let at = Now::read().wall;
         let before = self.change(|status| {
             let since = if status.is_answering() == Some(true) { status.since } else { Some(at) };
@@ -78,7 +80,8 @@ impl AgentState {
         }
     }
 
-    pub(super) fn failed(&self, error: String) {
+    /// A call failed.
+    pub(crate) fn failed(&self, error: String) {
         let at = Now::read().wall;
         let failure = AgentFailure { at, error };
         let before = self.change(|status| {
