@@ -13,6 +13,7 @@ mod host;
 mod ipam;
 pub mod layers;
 mod network_container;
+mod nic_resources;
 mod nmagent;
 mod node;
 pub mod peer;

@@ -133,7 +133,7 @@ impl NodeService for Node {
         &self,
         _: Request<pb::ListNicResourcesRequest>,
     ) -> Result<Response<pb::ListNicResourcesResponse>, Status> {
-        Err(status::unimplemented("ListNICResources", "this daemon has no client of IMDS yet"))
+        Ok(Response::new(pb::ListNicResourcesResponse { nic_resources: self.0.nic_resources().await? }))
     }
 
     async fn set_environment(

@@ -266,6 +266,15 @@ async fn nobody_else_waits_while_a_query_waits_for_the_host() {
     assert!(!nmagent.healthy && nmagent.since.is_some() && !nmagent.last_error.is_empty(), "{nmagent:?}");
 }
 
+/// MAC, as IMDS writes it, and name of a NIC of this machine, if it has one that is called so.
+fn own_nic() -> Option<(String, String)> {
+    let names = std::fs::read_dir("/sys/class/net").ok()?.flatten();
+    let mut names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    let name = names.find(|name| name.starts_with("eth"))?;
+    let mac = std::fs::read_to_string(format!("/sys/class/net/{name}/address")).ok()?;
+    Some((mac.trim().replace(':', "").to_uppercase(), name))
+}
+
 #[tokio::test]
 async fn what_the_agents_say_is_passed_on() {
     let (cns, agents) = direct(pb::OrchestratorType::Kubernetes).await;
@@ -287,6 +296,23 @@ async fn what_the_agents_say_is_passed_on() {
         .into_inner()
         .vm_unique_id;
     assert_eq!(vm, agents.world(|world| world.vm_id.clone()));
+    // One NIC is this machine's own, so that it has a name; another bears an NC, a third is none.
+    let own = own_nic();
+    agents.world(|world| {
+        let mac = own.as_ref().map_or("000D3AF9DCA6".to_owned(), |(mac, _)| mac.clone());
+        world.imds_interfaces =
+            vec![(mac, String::new()), ("000D3AF9DCA7".into(), NC1.into()), ("no MAC".into(), String::new())];
+    });
+    let nics =
+        cns.node().await.list_nic_resources(pb::ListNicResourcesRequest {}).await.unwrap().into_inner();
+    let nics: Vec<_> = nics.nic_resources.into_iter().collect();
+    assert_eq!(nics.len(), 2, "{nics:?}");
+    assert_eq!(nics[0].interface_name, own.map(|(_, name)| name).unwrap_or_default(), "{nics:?}");
+    assert_eq!(
+        (nics[1].mac_address.as_str(), nics[1].interface_compartment_id.as_str(), nics[1].capacity),
+        ("00:0d:3a:f9:dc:a7", NC1, 1)
+    );
+    assert_eq!((&nics[1].vm_unique_id, nics[1].interface_name.as_str()), (&vm, ""));
     super::cns_under_test::until("the home zone", || async {
         let found = nmagent.clone().get_home_az(pb::GetHomeAzRequest {}).await;
         found.is_ok_and(|found| found.into_inner().home_az == 2)
@@ -296,6 +322,7 @@ async fn what_the_agents_say_is_passed_on() {
     for refused in [
         nmagent.list_supported_ap_is(pb::ListSupportedApIsRequest::default()).await.unwrap_err(),
         cns.node().await.get_vm_unique_id(pb::GetVmUniqueIdRequest {}).await.unwrap_err(),
+        cns.node().await.list_nic_resources(pb::ListNicResourcesRequest {}).await.unwrap_err(),
     ] {
         assert_eq!(refused.code(), Code::Unavailable, "{refused}");
         assert!(refused.get_details_retry_info().is_some(), "{refused}");
