@@ -16,6 +16,7 @@ use super::{
     Alarm, Alarms, Doubt, Turns,
     doubt::loses_most,
     host_versions::{self, SyncError},
+    standing::Standing,
 };
 use crate::{
     host::{
@@ -85,7 +86,7 @@ pub struct Managed {
     pub turns: Turns,
     /// Where doubts are told.
     pub alarms: Alarms,
-    /// Set once the node is registered.
+    /// Set once the node is registered, and taken back while DNC gives no list.
     pub readiness: Readiness,
 }
 
@@ -102,6 +103,8 @@ impl Managed {
             agents: self.agents.within(VERSIONS_WITHIN),
             decode: self.decode,
             alarms: self.alarms,
+            standing: Standing::new(self.readiness.clone()),
+            readiness: self.readiness,
             doubt: Doubt::new(CONFIRMATIONS),
             refused: HashMap::new(),
             unreadable: Vec::new(),
@@ -181,6 +184,8 @@ struct Sync {
     agents: Agents,
     decode: Decode,
     alarms: Alarms,
+    standing: Standing,
+    readiness: Readiness,
     doubt: Doubt<NcId>,
     /// What was not taken and why, so that it is told once.
     refused: HashMap<NcId, String>,
@@ -191,8 +196,16 @@ struct Sync {
 impl Sync {
     async fn round(&mut self) {
         let known = self.known();
-        match self.dnc.network_containers().await {
+        let answer = self.dnc.network_containers().await;
+        match &answer {
             // The client tells when DNC stops answering, and when it answers again.
+            Err(error) => self.standing.failed("DNC's list of network containers", error),
+            Ok(_) => {
+                self.standing.answered();
+                self.readiness.set_ready();
+            }
+        }
+        match answer {
             Err(_) => self.doubt.forget(),
             Ok(listed) if listed.ncs.len() > MOST => {
                 self.doubt.forget();
