@@ -241,6 +241,7 @@ impl App {
         let legacy = Arc::new(LegacyFiles);
         let mut context = Context::new(ledger.clone(), facts, host, journal, legacy, stopping.clone());
         context = context.observed(metrics.clone());
+        metrics.watch_agents(context.agent_states());
         if let Some(source) = &source {
             context = context.with_source(source.handle());
         }
@@ -437,6 +438,7 @@ impl App {
             parts.spawn(keepers::snat(ledger.clone(), is_on, every, stopping.clone()));
         }
         if let Some(keeper) = modes::conflist(&config) {
+            metrics.watch_conflist(keeper.state());
             let ready = source.as_ref().and_then(modes::Source::fetched).unwrap_or_else(|| {
                 let (sender, ready) = watch::channel(false);
                 parts.spawn(keepers::until_ready(readiness.told(), sender, stopping.clone()));

@@ -226,19 +226,19 @@ impl Context {
         node::Node(self.clone())
     }
 
-    /// The host's primary interface, if it has one. Asks nobody.
     /// Whether pods get the interfaces of NCs of their own, and not addresses of a pool: DNC makes the NCs. Standalone's pool serves
     /// whoever comes, whatever orchestrator a client has named.
     fn pods_have_ncs(&self) -> bool {
         self.host.agents.is_some() && self.ledger.view().orchestrator().kind.is_some_and(is_indexed_by_pod)
     }
 
+    /// The host's primary interface, if it has one. Asks nobody.
     fn host_interface(&self) -> Option<HostInterface> {
         *self.host.interface.borrow()
     }
 
     /// How every agent that this daemon uses is doing.
-    fn agent_states(&self) -> Vec<AgentState> {
+    pub fn agent_states(&self) -> Vec<AgentState> {
         let agents = self.host.agents.iter();
         let agents =
             agents.flat_map(|known| [known.nmagent.state(), known.wireserver.state(), known.imds.state()]);

@@ -10,3 +10,4 @@ pub mod outlet;
 mod process;
 pub mod report;
 pub mod traces;
+mod watched;

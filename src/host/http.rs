@@ -207,7 +207,8 @@ impl HttpClient {
         retry: &Retry<E>,
         read: impl Fn(Answer) -> Result<T, ReadError<E>>,
     ) -> Result<T, E> {
-        let deadline = Instant::now() + self.limits.total;
+        let began = Instant::now();
+        let deadline = began + self.limits.total;
         let outcome = retry
             .run(deadline, || async {
                 let answer = self.attempt(outgoing, deadline).await.map_err(E::from)?;
@@ -217,10 +218,11 @@ impl HttpClient {
                 })
             })
             .await;
+        let took = began.elapsed();
         match &outcome {
-            Ok(_) => self.inner.state.succeeded(),
-            Err(error) if error.agent_is_well() => self.inner.state.succeeded(),
-            Err(error) => self.inner.state.failed(error.to_string()),
+            Ok(_) => self.inner.state.succeeded(took),
+            Err(error) if error.agent_is_well() => self.inner.state.succeeded(took),
+            Err(error) => self.inner.state.failed(error.to_string(), took),
         }
         outcome
     }

@@ -197,16 +197,16 @@ impl Sync {
     async fn round(&mut self) {
         let known = self.known();
         let answer = self.dnc.network_containers().await;
-        match &answer {
-            // The client tells when DNC stops answering, and when it answers again.
-            Err(error) => self.standing.failed("DNC's list of network containers", error),
-            Ok(_) => {
-                self.standing.answered();
-                self.readiness.set_ready();
-            }
+        if answer.is_ok() {
+            self.standing.answered();
+            self.readiness.set_ready();
         }
         match answer {
-            Err(_) => self.doubt.forget(),
+            // The client tells when DNC stops answering, and when it answers again.
+            Err(error) => {
+                self.doubt.forget();
+                self.standing.failed("DNC's list of network containers", &error);
+            }
             Ok(listed) if listed.ncs.len() > MOST => {
                 self.doubt.forget();
                 self.alarms.raise(Alarm {

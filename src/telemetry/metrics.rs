@@ -12,10 +12,13 @@ use prometheus_client::{
     },
     registry::Registry,
 };
+use tokio::sync::watch;
 use tonic::Code;
 
-use super::process::Process;
+use super::{process::Process, watched::Watched};
 use crate::{
+    conflist::FileState,
+    host::http::AgentState,
     ledger::{BatchReport, LedgerObserver},
     model::{ChangeNote, IpStateKind, Outcome},
     proto,
@@ -76,6 +79,7 @@ pub struct Metrics {
     source_doubted: Gauge,
     heartbeats: Counter,
     reported: Family<Reported, Counter>,
+    watched: Watched,
 }
 
 /// An item for Application Insights and what became of it.
@@ -222,6 +226,8 @@ impl Metrics {
             mac_parse_errors.clone(),
         );
         registry.register_collector(Box::new(Process::new()));
+        let watched = Watched::default();
+        registry.register_collector(Box::new(watched.clone()));
         let certificate_ends = Family::default();
         registry.register(
             "cns_tls_certificate_not_after_seconds",
@@ -274,6 +280,7 @@ impl Metrics {
             source_doubted,
             heartbeats,
             reported,
+            watched,
         };
         metrics.set_totals([0; 4]);
         Arc::new(metrics)
@@ -316,6 +323,16 @@ impl Metrics {
     /// Whether the source of network containers is not believed.
     pub fn source_doubted(&self, is_doubted: bool) {
         self.source_doubted.set(is_doubted.into());
+    }
+
+    /// From now on these agents' accounts are shown. Only the first call counts.
+    pub fn watch_agents(&self, agents: Vec<AgentState>) {
+        self.watched.agents(agents);
+    }
+
+    /// The same of the CNI configuration list.
+    pub fn watch_conflist(&self, state: watch::Receiver<FileState>) {
+        self.watched.conflist(state);
     }
 
     /// The daemon lives.

@@ -2,7 +2,7 @@
 //! (`--otlp-endpoint`). The SDK queues within bounds on threads of its own; its settings of the environment hold (`OTEL_BSP_*`, `OTEL_BLRP_*`,
 //! `OTEL_TRACES_SAMPLER`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use opentelemetry::{
     KeyValue,
@@ -123,11 +123,13 @@ struct Watched<E> {
 }
 
 impl<E> Watched<E> {
-    fn told(&self, outcome: OTelSdkResult) -> OTelSdkResult {
+    async fn told(&self, export: impl Future<Output = OTelSdkResult>) -> OTelSdkResult {
+        let began = Instant::now();
+        let outcome = export.await;
         match &outcome {
-            Ok(()) => self.state.succeeded(),
+            Ok(()) => self.state.succeeded(began.elapsed()),
             Err(OTelSdkError::AlreadyShutdown) => {}
-            Err(error) => self.state.failed(error.to_string()),
+            Err(error) => self.state.failed(error.to_string(), began.elapsed()),
         }
         outcome
     }
@@ -135,7 +137,7 @@ impl<E> Watched<E> {
 
 impl<E: logs::LogExporter> logs::LogExporter for Watched<E> {
     async fn export(&self, batch: logs::LogBatch<'_>) -> OTelSdkResult {
-        self.told(self.exporter.export(batch).await)
+        self.told(self.exporter.export(batch)).await
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
@@ -150,7 +152,7 @@ impl<E: logs::LogExporter> logs::LogExporter for Watched<E> {
 impl<E: trace::SpanExporter> trace::SpanExporter for Watched<E> {
     async fn export(&self, mut batch: Vec<SpanData>) -> OTelSdkResult {
         batch.iter_mut().for_each(name_call);
-        self.told(self.exporter.export(batch).await)
+        self.told(self.exporter.export(batch)).await
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {

@@ -87,12 +87,12 @@ impl Collector for Process {
     }
 }
 
-fn signed(value: u64) -> i64 {
+pub(super) fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// A metric whatever its kind.
-trait Told {
+pub(super) trait Told {
     fn tell(
         &self,
         encoder: &mut DescriptorEncoder<'_>,

@@ -57,6 +57,7 @@ async fn nmagent_that_fails_takes_readiness_back_and_pods_get_addresses_all_the_
     let (_, why) = node.readiness().await;
     assert!(why.contains("the host's secondary addresses, in vain since 2"), "{why}");
     assert_eq!(node.address("c1").await.unwrap(), "10.240.0.5");
+    assert!(node.metric("cns_agent_failing{agent=\"NMAgent\"} 1").await);
     node.agents.heal();
     until("ready again", || async { node.readiness().await.0 == 200 }).await;
     assert!(node.cns.terminate().await.unwrap().success());
@@ -89,12 +90,14 @@ async fn h1_h2_pods_of_the_reference_have_their_addresses_before_the_first_fetch
     assert_eq!(node.addresses(IpState::Available).await, Vec::<String>::new(), "H1");
     node.asked(FETCH, 1).await;
     assert!(!path.exists(), "H1: no list before the first fetch");
+    assert!(node.metric("cns_cni_conflist_written 0").await);
     secondaries(&node, 5..15);
     node.agents.heal();
     until("ready", || async { node.readiness().await.0 == 200 }).await;
     assert_eq!(node.addresses(IpState::Assigned).await.len(), 2, "H2");
     assert_eq!(node.addresses(IpState::Available).await.len(), 8, "H2");
     until("the list", || async { path.exists() }).await;
+    until("the metric follows", || node.metric("cns_cni_conflist_written 1")).await;
     let written = fs::read(&path).unwrap();
     assert_eq!(node.address("c1").await.unwrap(), "10.240.0.5");
     // Whoever loses it gets it back.

@@ -1,6 +1,6 @@
 //! How an agent is doing, for people.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 
@@ -28,6 +28,12 @@ pub struct AgentStatus {
     pub failed_in_a_row: u32,
     /// Since when it has been as it is now: answering if `failed_in_a_row` is 0, else failing. Absent until the first call ends.
     pub since: Option<Timestamp>,
+    /// Calls that were answered, since the start.
+    pub answered: u64,
+    /// Calls that failed.
+    pub failed: u64,
+    /// How long all of them took together, with their retries.
+    pub took: Duration,
 }
 
 impl AgentStatus {
@@ -67,12 +73,19 @@ impl AgentState {
         self.0.status.load_full()
     }
 
-    /// A call was answered.
-    pub(crate) fn succeeded(&self) {
+    /// A call was answered, after so long.
+    pub(crate) fn succeeded(&self, took: Duration) {
         let at = Now::read().wall;
         let before = self.change(|status| {
             let since = if status.is_answering() == Some(true) { status.since } else { Some(at) };
-            AgentStatus { last_success: Some(at), failed_in_a_row: 0, since, ..status.clone() }
+            AgentStatus {
+                last_success: Some(at),
+                failed_in_a_row: 0,
+                since,
+                answered: status.answered + 1,
+                took: status.took.saturating_add(took),
+                ..status.clone()
+            }
         });
         if before.failed_in_a_row > 0 {
             let (agent, failed) = (self.0.agent, before.failed_in_a_row);
@@ -80,14 +93,21 @@ impl AgentState {
         }
     }
 
-    /// A call failed.
-    pub(crate) fn failed(&self, error: String) {
+    /// A call failed, after so long.
+    pub(crate) fn failed(&self, error: String, took: Duration) {
         let at = Now::read().wall;
         let failure = AgentFailure { at, error };
         let before = self.change(|status| {
             let since = if status.is_answering() == Some(false) { status.since } else { Some(at) };
             let failed_in_a_row = status.failed_in_a_row.saturating_add(1);
-            AgentStatus { last_failure: Some(failure.clone()), failed_in_a_row, since, ..status.clone() }
+            AgentStatus {
+                last_failure: Some(failure.clone()),
+                failed_in_a_row,
+                since,
+                failed: status.failed + 1,
+                took: status.took.saturating_add(took),
+                ..status.clone()
+            }
         });
         // A loop that asks every second must not fill the log with one failure.
         if before.failed_in_a_row == 0 {
@@ -108,20 +128,22 @@ mod tests {
     fn since_is_when_it_turned_and_not_when_it_was_last_asked() {
         let state = AgentState::new("NMAgent", "http://h".into());
         assert_eq!(state.status().is_answering(), None);
-        state.failed("first".into());
+        state.failed("first".into(), Duration::from_secs(1));
         let first = state.status().since;
         std::thread::sleep(std::time::Duration::from_millis(2));
-        state.failed("second".into());
+        state.failed("second".into(), Duration::from_secs(2));
         let status = state.status();
         assert_eq!((status.since, status.failed_in_a_row, status.is_answering()), (first, 2, Some(false)));
         assert_eq!(status.last_failure.as_ref().unwrap().error, "second");
-        state.succeeded();
+        state.succeeded(Duration::from_secs(3));
         let status = state.status();
         assert_eq!((status.failed_in_a_row, status.is_answering()), (0, Some(true)));
         assert!(status.since > first && status.last_failure.is_some(), "the last error stays readable");
         let since = status.since;
         std::thread::sleep(std::time::Duration::from_millis(2));
-        state.succeeded();
-        assert_eq!(state.status().since, since);
+        state.succeeded(Duration::from_secs(3));
+        let status = state.status();
+        assert_eq!((status.since, status.answered, status.failed), (since, 2, 2));
+        assert_eq!(status.took, Duration::from_secs(9));
     }
 }

@@ -41,7 +41,11 @@ fn value(metrics: &Metrics, series: &str) -> f64 {
 
 /// spec/metrics.md §2, as far as the modes that there are feed it, and ours.
 const NAMES: &[(&str, &str)] = &[
+    ("cns_agent_call_seconds", "counter"),
+    ("cns_agent_calls", "counter"),
+    ("cns_agent_failing", "gauge"),
     ("cns_async_deletes", "counter"),
+    ("cns_cni_conflist_written", "gauge"),
     ("cns_heartbeats", "counter"),
     ("cns_ledger_batch_size", "histogram"),
     ("cns_ledger_commands", "counter"),
@@ -90,6 +94,11 @@ fn fed() -> Arc<Metrics> {
     metrics.legacy_request("/network/requestipconfigs", "POST", "Success", Duration::from_millis(5));
     metrics.certificate("rest", 5, false);
     metrics.reported("event", "sent");
+    let agent = AgentState::new("NMAgent", "http://h".into());
+    agent.succeeded(Duration::from_millis(500));
+    agent.failed("why".into(), Duration::from_secs(1));
+    metrics.watch_agents(vec![agent]);
+    metrics.watch_conflist(watch::channel(FileState::Written).1);
     metrics.observe("cns.v1.NodeService/GetNodeInfo", Code::Ok, Duration::from_millis(5));
     metrics
 }
@@ -113,6 +122,11 @@ fn labels_and_buckets_are_those_of_the_reference() {
         ("sync_host_nc_version_latency_seconds_bucket{le=\"0.004\",ok=\"true\"}", 0.0),
         ("sync_host_nc_version_latency_seconds_bucket{le=\"0.008\",ok=\"true\"}", 1.0),
         ("has_networkcontainer", 4.0),
+        ("cns_agent_calls_total{agent=\"NMAgent\",outcome=\"ok\"}", 1.0),
+        ("cns_agent_calls_total{agent=\"NMAgent\",outcome=\"failed\"}", 1.0),
+        ("cns_agent_call_seconds_total{agent=\"NMAgent\"}", 1.5),
+        ("cns_agent_failing{agent=\"NMAgent\"}", 1.0),
+        ("cns_cni_conflist_written", 1.0),
         ("cns_nicresources_mac_parse_errors_total", 0.0),
         ("ip_assignment_latency_seconds_count", 1.0),
         ("ip_assignment_latency_seconds_bucket{le=\"16.384\"}", 1.0),
