@@ -3,7 +3,10 @@
 //! [`App::build`] does everything that can be refused: it opens the store, starts the ledger, brings the mode's source in line
 //! and binds every listener. [`App::run`] serves until told to stop, then stops in reverse order.
 
+mod bind;
 mod certificate;
+mod error;
+mod health;
 mod host_interface;
 mod keepers;
 mod listeners;
@@ -11,7 +14,6 @@ mod modes;
 mod reporting;
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -19,24 +21,20 @@ use std::{
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
-use tonic_health::server::HealthReporter;
 
-pub use self::modes::remove_masquerade;
 use self::{
+    bind::{RestListener, bind_tcp, grpc_tls, rest},
     certificate::Keeping,
-    listeners::{SocketFile, UnixSocket, incoming_tcp},
+    health::{notify, report_health, tell_health, watchdog, writer_ended},
+    listeners::{UnixSocket, incoming_tcp},
     reporting::{Observers, Reporting},
 };
+pub use self::{error::AppError, modes::remove_masquerade};
 use crate::{
-    config::{ChannelMode, Config, RestAddress, TlsSource, TlsVersion},
+    config::{ChannelMode, Config},
     gateway::{self, Gateway},
-    host::{
-        Agents,
-        docker::Docker,
-        http::ClientError,
-        keyvault::{KeyVault, KeyVaultError},
-    },
-    ledger::{Health, Ledger, LedgerConfig, LedgerError, WriterThread},
+    host::{Agents, docker::Docker},
+    ledger::{Health, Ledger, LedgerConfig, WriterThread},
     proto,
     readiness::Readiness,
     reconcile::{self, Settings},
@@ -46,96 +44,14 @@ use crate::{
         layers::GateLayer,
         peer::Policy,
     },
-    sources::{SourceHandle, managed::NotRegistered},
-    store::{Store, StoreError, StoreOptions, legacy::LegacyFiles},
+    sources::SourceHandle,
+    store::{Store, StoreOptions, legacy::LegacyFiles},
     telemetry::{http, log::Reported, metrics::Metrics, report::ChangedNcs},
-    tls::{self, TlsError},
+    tls,
 };
-
-/// The services whose health is told one by one and is that of the ledger; `""` stands for the whole.
-const SERVICES: &[&str] = &[
-    "",
-    "cns.v1.IpamService",
-    "cns.v1.NetworkContainerService",
-    "cns.v1.EndpointService",
-    "cns.v1.NodeService",
-    "cns.v1.DebugService",
-    "cns.CNS",
-];
-
-/// The services that are part of the contract and have no call that does anything in this version. They are known to health as not
-/// serving, whatever the ledger does: who probes one of them wants to use it, and "unknown" would say that the contract lacks it.
-/// They do not count for the whole.
-const NOT_SERVED: &[&str] = &["cns.v1.DeviceService"];
-
-/// Served where the mode has agents to ask.
-const OF_AGENTS: &str = "cns.v1.NMAgentService";
 
 /// How often a TCP client is asked whether it is there, and how long it may take to say so.
 const TCP_KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(30);
-
-/// Why the daemon cannot start or go on.
-#[derive(Debug, thiserror::Error)]
-pub enum AppError {
-    /// The store.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The ledger.
-    #[error("the ledger cannot start: {0}")]
-    Ledger(#[from] LedgerError),
-    /// A listener.
-    #[error("{what} {at}: {source}{remedy}")]
-    Listen {
-        /// Which flag.
-        what: &'static str,
-        /// Its value.
-        at: String,
-        /// What the kernel says.
-        source: std::io::Error,
-        /// What to do.
-        remedy: &'static str,
-    },
-    /// TLS of a listener.
-    #[error("{what}: {source}")]
-    Tls {
-        /// Which setting asks for it.
-        what: &'static str,
-        /// What is wrong.
-        source: TlsError,
-    },
-    /// The certificate in Key Vault.
-    #[error("UseHTTPS: the certificate cannot be fetched: {0}")]
-    KeyVault(KeyVaultError),
-    /// The gRPC server.
-    #[error("gRPC: {0}")]
-    Grpc(#[from] tonic::transport::Error),
-    /// Reflection's descriptors.
-    #[error("reflection: {0}")]
-    Reflection(#[from] tonic_reflection::server::Error),
-    /// Files of an earlier implementation that cannot be read.
-    #[error(
-        "the reference's state cannot be imported: {0}; with --import-legacy an empty directory, the start is without it"
-    )]
-    Import(String),
-    /// A channel mode that is not part of this version.
-    #[error("ChannelMode {0} is not part of this version")]
-    Mode(ChannelMode),
-    /// DNC, which a Managed node belongs to.
-    #[error("ChannelMode Managed: {0}")]
-    NotRegistered(#[from] NotRegistered),
-    /// A client of an agent of the machine.
-    #[error("{0}")]
-    Agent(#[from] ClientError),
-    /// Packet rules.
-    #[error("--masquerade: {0}; run with --masquerade=false to do without")]
-    Masquerade(String),
-    /// Without signals there is no orderly stop.
-    #[error("the handlers of SIGTERM and SIGINT cannot be installed: {0}")]
-    Signals(std::io::Error),
-    /// A part ended that must not.
-    #[error("{0} ended unexpectedly; this is a bug, the daemon stops so that it can be started anew")]
-    PartEnded(&'static str),
-}
 
 /// The daemon, built and not yet serving.
 #[derive(Debug)]
@@ -159,16 +75,6 @@ pub struct App {
     watched_zone: Option<(Agents, watch::Sender<HomeAzState>)>,
     reporting: Reporting,
     stopping: CancellationToken,
-}
-
-/// A bound listener of the gateway.
-#[derive(Debug)]
-struct RestListener {
-    at: String,
-    listener: gateway::listen::Listener,
-    kind: gateway::listen::Kind,
-    /// Removed in the end.
-    file: Option<SocketFile>,
 }
 
 impl App {
@@ -490,163 +396,5 @@ impl App {
         }
         tracing::info!("stopped");
         ended
-    }
-}
-
-/// Binds what the configuration wants of the gateway.
-async fn rest(
-    config: &Config,
-    vault: Option<KeyVault>,
-    certificates: &mut Vec<(&'static str, Keeping)>,
-) -> Result<Vec<RestListener>, AppError> {
-    use gateway::listen::{Kind, Listener};
-
-    let Some(wanted) = &config.rest else { return Ok(Vec::new()) };
-    let (listener, file) = match &wanted.main {
-        RestAddress::Tcp(address) => (Listener::Tcp(bind_tcp("--cns-url", *address).await?), None),
-        RestAddress::Unix(path) => {
-            let (listener, file) = UnixSocket::bind("--cns-url", path)?.into_parts();
-            (Listener::Unix(listener), Some(file))
-        }
-    };
-    let mut bound = vec![RestListener { at: wanted.main.to_string(), listener, kind: Kind::Main, file }];
-    if let Some(address) = wanted.local {
-        let listener = Listener::Tcp(bind_tcp("the local REST listener", address).await?);
-        bound.push(RestListener { at: address.to_string(), listener, kind: Kind::Local, file: None });
-    }
-    if let Some(wanted) = &wanted.tls {
-        let terms = tls::Terms {
-            oldest: match wanted.min_version {
-                TlsVersion::Tls12 => tls::Oldest::Tls12,
-                TlsVersion::Tls13 => tls::Oldest::Tls13,
-            },
-            protocols: &["h2", "http/1.1"],
-            clients: wanted.client_auth.then(|| tls::ClientTerms {
-                authorities: wanted.client_ca.clone(),
-                // So it is with certificates of Key Vault; a file's chain is no list of clients' authorities.
-                trust_served_chain: matches!(wanted.source, TlsSource::KeyVault { .. }),
-                subject: wanted.client_subject.clone(),
-            }),
-        };
-        let (server, keeping) = certificate::serve(config, &wanted.source, terms, vault).await?;
-        certificates.push(("rest", keeping));
-        let listener = Listener::Tls(bind_tcp("TLSPort", wanted.address).await?, server);
-        let at = format!("{} with TLS", wanted.address);
-        bound.push(RestListener { at, listener, kind: Kind::Main, file: None });
-    }
-    Ok(bound)
-}
-
-/// Binds an address. The unspecified IPv6 address stands for all interfaces, also where there is no IPv6.
-async fn bind_tcp(what: &'static str, address: SocketAddr) -> Result<TcpListener, AppError> {
-    let mut bound = TcpListener::bind(address).await;
-    let no_ipv6 = bound.as_ref().is_err_and(|error| {
-        let code = error.raw_os_error();
-        code == Some(nix::libc::EAFNOSUPPORT) || code == Some(nix::libc::EADDRNOTAVAIL)
-    });
-    if no_ipv6 && address.is_ipv6() && address.ip().is_unspecified() {
-        bound = TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await;
-    }
-    bound.map_err(|source| AppError::Listen {
-        what,
-        at: address.to_string(),
-        remedy: if source.kind() == std::io::ErrorKind::AddrInUse { "; choose another port" } else { "" },
-        source,
-    })
-}
-
-fn grpc_tls(
-    config: &Config,
-    certificates: &mut Vec<(&'static str, Keeping)>,
-) -> Result<Option<Arc<tls::Server>>, AppError> {
-    let Some(wanted) = &config.tls else { return Ok(None) };
-    let terms = tls::Terms {
-        oldest: tls::Oldest::Tls12,
-        protocols: &["h2"],
-        clients: Some(tls::ClientTerms {
-            authorities: Some(wanted.client_ca.clone()),
-            ..tls::ClientTerms::default()
-        }),
-    };
-    let files = tls::Files { identity: wanted.cert.clone(), key: Some(wanted.key.clone()) };
-    let (server, following) = files
-        .serve(terms)
-        .map_err(|source| AppError::Tls { what: "--tls-cert, --tls-key, --tls-client-ca", source })?;
-    certificates.push(("grpc", Keeping::Files(following)));
-    Ok(Some(server))
-}
-
-/// systemd is told if it wants to know; that it does not listen is no reason to fail.
-fn notify(state: &[sd_notify::NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "systemd cannot be told");
-    }
-}
-
-async fn writer_ended(health: &mut watch::Receiver<Health>) {
-    while health.changed().await.is_ok() {}
-}
-
-/// A service serves as soon as the ledger does; the whole, once what the channel mode waits for is there.
-async fn tell_health(reporter: &HealthReporter, serving: bool, ready: bool, has_agents: bool) {
-    let status = |serves| {
-        if serves { tonic_health::ServingStatus::Serving } else { tonic_health::ServingStatus::NotServing }
-    };
-    for service in SERVICES {
-        reporter.set_service_status(*service, status(serving && (ready || !service.is_empty()))).await;
-    }
-    reporter.set_service_status(OF_AGENTS, status(serving && has_agents)).await;
-    for service in NOT_SERVED {
-        reporter.set_service_status(*service, status(false)).await;
-    }
-}
-
-/// Tells gRPC health what the ledger and the channel mode say, and every change of it.
-async fn report_health(
-    reporter: HealthReporter,
-    mut health: watch::Receiver<Health>,
-    mut waiting: watch::Receiver<Option<String>>,
-    has_agents: bool,
-    stop: CancellationToken,
-) {
-    loop {
-        let serving = *health.borrow_and_update() == Health::Serving && !stop.is_cancelled();
-        let ready = waiting.borrow_and_update().is_none();
-        tell_health(&reporter, serving, ready, has_agents).await;
-        if stop.is_cancelled() {
-            return;
-        }
-        tokio::select! {
-            () = stop.cancelled() => {}
-            changed = health.changed() => if changed.is_err() { stop.cancelled().await },
-            // Its sender lives as long as the daemon wants to become ready.
-            Ok(()) = waiting.changed() => {}
-        }
-    }
-}
-
-/// Pets systemd's watchdog while the runtime turns. A failing disk is no reason to be restarted: that is tried again here.
-async fn watchdog(
-    health: watch::Receiver<Health>,
-    waiting: watch::Receiver<Option<String>>,
-    stop: CancellationToken,
-) {
-    let Some(period) = sd_notify::watchdog_enabled() else {
-        stop.cancelled().await;
-        return;
-    };
-    let mut tick = tokio::time::interval(period / 2);
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = tick.tick() => {
-                let status = match (&*health.borrow(), &*waiting.borrow()) {
-                    (Health::Serving, None) => "serving".to_owned(),
-                    (Health::Serving, Some(what)) => format!("waiting for {what}"),
-                    (Health::Failing { error, .. }, _) => format!("the state cannot be made durable: {error}"),
-                };
-                notify(&[sd_notify::NotifyState::Watchdog, sd_notify::NotifyState::Status(&status)]);
-            }
-        }
     }
 }

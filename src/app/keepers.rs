@@ -15,7 +15,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::notify;
+use super::health::notify;
 use crate::{
     ledger::{Ledger, View},
     model::{Family, NcId, NcLifecycle, OnRelease, Operation, OrchestratorType},
