@@ -3,8 +3,7 @@
 
 use tokio::sync::watch;
 
-/// What the channel mode waits for; nothing while it is ready. Unlike the reference's it goes back (spec/metrics.md §7.8): see
-/// [`Self::lose`]. Cheap to clone.
+/// What the channel mode waits for; nothing once it is ready, and from then on for good (spec/startup.md §3). Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Readiness(watch::Sender<Option<String>>);
 
@@ -19,7 +18,7 @@ impl Readiness {
         Self(watch::Sender::new(Some(what.into())))
     }
 
-    /// Says it more precisely. Without effect while it is ready.
+    /// Says it more precisely. Without effect once it is ready.
     pub fn wait_for(&self, what: impl Into<String>) {
         let what = what.into();
         self.0.send_if_modified(|waiting| match waiting {
@@ -36,16 +35,6 @@ impl Readiness {
         self.0.send_if_modified(|waiting| waiting.take().is_some());
     }
 
-    /// It is ready no longer, or still not: `what` is waited for. Calls are served all the same, from what is known.
-    pub fn lose(&self, what: impl Into<String>) {
-        let what = Some(what.into());
-        self.0.send_if_modified(|waiting| {
-            let is_news = *waiting != what;
-            *waiting = what;
-            is_news
-        });
-    }
-
     /// What is waited for, and every change of it.
     pub fn told(&self) -> watch::Receiver<Option<String>> {
         self.0.subscribe()
@@ -57,19 +46,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn once_ready_only_a_loss_takes_it_back() {
+    fn once_ready_it_stays_ready() {
         let readiness = Readiness::waiting("a");
         let mut told = readiness.told();
         readiness.wait_for("b");
         assert_eq!(told.borrow_and_update().as_deref(), Some("b"));
         readiness.set_ready();
         readiness.wait_for("c");
-        assert_eq!(*told.borrow_and_update(), None);
-        readiness.lose("d");
-        assert_eq!(told.borrow_and_update().as_deref(), Some("d"));
-        readiness.lose("d");
-        assert!(!told.has_changed().unwrap(), "that is no news");
-        readiness.set_ready();
         assert_eq!(*told.borrow_and_update(), None);
     }
 }

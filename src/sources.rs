@@ -8,7 +8,6 @@ mod doubt;
 pub mod host_versions;
 pub mod managed;
 pub mod node_subnet;
-mod standing;
 mod trigger;
 
 use tokio::sync::watch;

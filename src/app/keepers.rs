@@ -147,39 +147,30 @@ pub(super) async fn alarm(
     }
 }
 
-/// Says when the daemon is ready, to systemd and in the log; until then, and when it is no longer, what for it waits.
+/// Says when the daemon is ready, to systemd and in the log; until then, what for it waits.
 pub(super) async fn announce(mut waiting: watch::Receiver<Option<String>>, stop: CancellationToken) {
-    let (mut told, mut has_been_ready) = (None, false);
+    let mut told = None;
     loop {
         let what = waiting.borrow_and_update().clone();
-        match &what {
-            None => {
-                tracing::info!(version = env!("CARGO_PKG_VERSION"), "ready");
-                notify(&[sd_notify::NotifyState::Ready, sd_notify::NotifyState::Status("serving")]);
-                has_been_ready = true;
-            }
-            Some(what) => {
-                let status = format!("waiting for {what}");
-                notify(&[sd_notify::NotifyState::Status(&status)]);
-                if !has_been_ready {
-                    let patience = u32::try_from(PATIENCE.0.as_micros()).unwrap_or(u32::MAX);
-                    notify(&[sd_notify::NotifyState::ExtendTimeoutUsec(patience)]);
-                }
-                if told.as_ref() != Some(what) {
-                    tracing::info!(again = has_been_ready, "{status}");
-                }
-            }
-        }
-        told = what;
-        let said = async {
-            // Only a start is waited for, and has to say that it goes on.
-            let is_start = told.is_some() && !has_been_ready;
-            if is_start { tokio::time::sleep(PATIENCE.1).await } else { std::future::pending().await }
+        let Some(what) = what else {
+            tracing::info!(version = env!("CARGO_PKG_VERSION"), "ready");
+            notify(&[sd_notify::NotifyState::Ready, sd_notify::NotifyState::Status("serving")]);
+            return stop.cancelled().await;
         };
+        let status = format!("waiting for {what}");
+        let patience = u32::try_from(PATIENCE.0.as_micros()).unwrap_or(u32::MAX);
+        notify(&[
+            sd_notify::NotifyState::ExtendTimeoutUsec(patience),
+            sd_notify::NotifyState::Status(&status),
+        ]);
+        if told.as_ref() != Some(&what) {
+            tracing::info!("{status}");
+            told = Some(what);
+        }
         tokio::select! {
             () = stop.cancelled() => return,
             changed = waiting.changed() => if changed.is_err() { return stop.cancelled().await },
-            () = said => {}
+            () = tokio::time::sleep(PATIENCE.1) => {}
         }
     }
 }

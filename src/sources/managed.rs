@@ -16,7 +16,6 @@ use super::{
     Alarm, Alarms, Doubt, Turns,
     doubt::loses_most,
     host_versions::{self, SyncError},
-    standing::Standing,
 };
 use crate::{
     host::{
@@ -86,7 +85,7 @@ pub struct Managed {
     pub turns: Turns,
     /// Where doubts are told.
     pub alarms: Alarms,
-    /// Set once the node is registered, and taken back while DNC gives no list.
+    /// Set once the node is registered.
     pub readiness: Readiness,
 }
 
@@ -103,8 +102,6 @@ impl Managed {
             agents: self.agents.within(VERSIONS_WITHIN),
             decode: self.decode,
             alarms: self.alarms,
-            standing: Standing::new(self.readiness.clone()),
-            readiness: self.readiness,
             doubt: Doubt::new(CONFIRMATIONS),
             refused: HashMap::new(),
             unreadable: Vec::new(),
@@ -184,8 +181,6 @@ struct Sync {
     agents: Agents,
     decode: Decode,
     alarms: Alarms,
-    standing: Standing,
-    readiness: Readiness,
     doubt: Doubt<NcId>,
     /// What was not taken and why, so that it is told once.
     refused: HashMap<NcId, String>,
@@ -196,17 +191,9 @@ struct Sync {
 impl Sync {
     async fn round(&mut self) {
         let known = self.known();
-        let answer = self.dnc.network_containers().await;
-        if answer.is_ok() {
-            self.standing.answered();
-            self.readiness.set_ready();
-        }
-        match answer {
+        match self.dnc.network_containers().await {
             // The client tells when DNC stops answering, and when it answers again.
-            Err(error) => {
-                self.doubt.forget();
-                self.standing.failed("DNC's list of network containers", &error);
-            }
+            Err(_) => self.doubt.forget(),
             Ok(listed) if listed.ncs.len() > MOST => {
                 self.doubt.forget();
                 self.alarms.raise(Alarm {

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Alarm, Alarms, Doubt, doubt::loses_most, standing::Standing};
+use super::{Alarm, Alarms, Doubt, doubt::loses_most};
 use crate::{
     host::{http::varied, nmagent::Nmagent, wireserver::HostInterfaces},
     ledger::{Ledger, LedgerError, MissingAssigned, NcOrigin, RequestIps, Requester, UpsertNc, View},
@@ -159,7 +159,6 @@ pub struct NodeSubnet {
     ledger: Ledger,
     nmagent: Nmagent,
     alarms: Alarms,
-    standing: Standing,
     readiness: Readiness,
     /// Whether pods can be given addresses: what the CNI configuration list waits for.
     fetched: watch::Sender<bool>,
@@ -175,7 +174,6 @@ impl NodeSubnet {
             ledger,
             nmagent,
             alarms,
-            standing: Standing::new(readiness.clone()),
             readiness,
             fetched: watch::Sender::new(false),
             doubt: Doubt::new(CONFIRMATIONS),
@@ -217,7 +215,6 @@ impl NodeSubnet {
         tracing::debug!(%why, "the secondary addresses cannot be fetched");
         self.doubt.forget();
         self.readiness.wait_for(format!("the host's secondary addresses: {why}"));
-        self.standing.failed("the host's secondary addresses", why);
         Fetched::Failed
     }
 
@@ -268,7 +265,6 @@ impl NodeSubnet {
                 }
             }
         }
-        self.standing.answered();
         if wanted.is_empty() {
             self.readiness.wait_for("secondary addresses of the host's interface: it has none");
         } else {

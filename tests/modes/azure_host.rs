@@ -47,22 +47,6 @@ async fn h4_h5_before_the_first_fetch_there_is_a_shortage_and_after_it_a_host_ad
     assert!(node.cns.terminate().await.unwrap().success());
 }
 
-/// spec/metrics.md §7.8
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nmagent_that_fails_takes_readiness_back_and_pods_get_addresses_all_the_same() {
-    let mut node = Node::azure_host().await;
-    node.launch_and_wait().await;
-    node.agents.fail(FETCH, Fault::Drop);
-    until("no longer ready", || async { node.readiness().await.0 == 503 }).await;
-    let (_, why) = node.readiness().await;
-    assert!(why.contains("the host's secondary addresses, in vain since 2"), "{why}");
-    assert_eq!(node.address("c1").await.unwrap(), "10.240.0.5");
-    assert!(node.metric("cns_agent_failing{agent=\"NMAgent\"} 1").await);
-    node.agents.heal();
-    until("ready again", || async { node.readiness().await.0 == 200 }).await;
-    assert!(node.cns.terminate().await.unwrap().success());
-}
-
 /// H1, H2: pods that ran under the reference have their addresses before anything is fetched; the list comes after the fetch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn h1_h2_pods_of_the_reference_have_their_addresses_before_the_first_fetch() {

@@ -54,30 +54,6 @@ async fn it_registers_through_failures_and_is_not_ready_before() {
     assert!(node.cns.terminate().await.unwrap().success());
 }
 
-/// spec/metrics.md §7.8: the reference stays ready for ever.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_source_that_fails_takes_readiness_back_and_nothing_else() {
-    let mut node = Node::managed().await;
-    node.agents.world(|world| {
-        world.dnc_ncs = vec![nc(1, "1")];
-        world.ncs = vec![(nc_id(1), "1".into())];
-    });
-    node.launch_and_wait().await;
-    until("the first NC", || async { node.nc_ids().await == [nc_id(1)] }).await;
-    node.agents.fail(LIST, Fault::Status(503));
-    until("no longer ready", || async { node.readiness().await.0 == 503 }).await;
-    let (_, why) = node.readiness().await;
-    assert!(why.starts_with("waiting for DNC's list of network containers, in vain since 2"), "{why}");
-    until("health follows", || async { !whole_is_serving(&node).await }).await;
-    let info = node.cns.node().await.get_node_info(pb::GetNodeInfoRequest {}).await.unwrap().into_inner();
-    assert!(info.serving && info.waiting_for.contains("DNC's list"), "{info:?}");
-    assert_eq!(query(&node, "web-1").await["NetworkContainerID"], nc_id(1), "what is known is served");
-    node.agents.heal();
-    until("ready again", || async { node.readiness().await.0 == 200 }).await;
-    until("health follows", || whole_is_serving(&node)).await;
-    assert!(node.cns.terminate().await.unwrap().success());
-}
-
 /// spec/host-agents.md §10.13: the reference waits for SIGKILL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_during_registration_is_an_orderly_one() {
