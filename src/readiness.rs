@@ -3,7 +3,8 @@
 
 use tokio::sync::watch;
 
-/// What the channel mode waits for; nothing once it is ready, and from then on for good (spec/startup.md §3). Cheap to clone.
+/// What the channel mode waits for; nothing while it is ready. It goes back when what the mode depends on is gone, and comes again; the
+/// reference's stays, whatever happens (spec/startup.md §3). Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Readiness(watch::Sender<Option<String>>);
 
@@ -18,7 +19,7 @@ impl Readiness {
         Self(watch::Sender::new(Some(what.into())))
     }
 
-    /// Says it more precisely. Without effect once it is ready.
+    /// Says it more precisely. Without effect while it is ready.
     pub fn wait_for(&self, what: impl Into<String>) {
         let what = what.into();
         self.0.send_if_modified(|waiting| match waiting {
@@ -28,6 +29,19 @@ impl Readiness {
             }
             _ => false,
         });
+    }
+
+    /// It is ready no longer and waits for `what`, also where it waited for something else. `true` if it was ready.
+    pub fn take_back(&self, what: impl Into<String>) -> bool {
+        let what = Some(what.into());
+        let mut was_ready = false;
+        self.0.send_if_modified(|waiting| {
+            was_ready = waiting.is_none();
+            let is_news = *waiting != what;
+            *waiting = what;
+            is_news
+        });
+        was_ready
     }
 
     /// It is ready.
@@ -46,13 +60,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn once_ready_it_stays_ready() {
+    fn it_stays_ready_until_it_is_taken_back() {
         let readiness = Readiness::waiting("a");
         let mut told = readiness.told();
         readiness.wait_for("b");
         assert_eq!(told.borrow_and_update().as_deref(), Some("b"));
         readiness.set_ready();
         readiness.wait_for("c");
+        assert_eq!(*told.borrow_and_update(), None);
+        assert!(readiness.take_back("d"));
+        assert_eq!(told.borrow_and_update().as_deref(), Some("d"));
+        assert!(!readiness.take_back("d"));
+        assert!(!told.has_changed().unwrap(), "it says the same");
+        assert!(!readiness.take_back("e"));
+        assert_eq!(told.borrow_and_update().as_deref(), Some("e"));
+        readiness.set_ready();
         assert_eq!(*told.borrow_and_update(), None);
     }
 }

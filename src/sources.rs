@@ -2,12 +2,14 @@
 //! ([`node_subnet`]).
 //!
 //! A source asks its agent, compares the answer with what the ledger holds, and gives the ledger commands. It is believed about what
-//! is new, and not blindly about what is gone (design §6): see [`Doubt`].
+//! is new, and not blindly about what is gone (design §6): see [`Doubt`]. One that keeps failing takes the node's readiness back until
+//! it gives a list again; what is known is served meanwhile.
 
 mod doubt;
 pub mod host_versions;
 pub mod managed;
 pub mod node_subnet;
+mod outage;
 mod trigger;
 
 use tokio::sync::watch;

@@ -68,7 +68,7 @@ pub(super) async fn report_health(
         tokio::select! {
             () = stop.cancelled() => {}
             changed = health.changed() => if changed.is_err() { stop.cancelled().await },
-            // Its sender lives as long as the daemon wants to become ready.
+            // Once its sender is gone it changes no more.
             Ok(()) = waiting.changed() => {}
         }
     }

@@ -147,35 +147,42 @@ pub(super) async fn alarm(
     }
 }
 
-/// Says when the daemon is ready, to systemd and in the log; until then, what for it waits.
+/// Says when the daemon is ready, to systemd and in the log; until then, and whenever it is no longer, what for it waits. To systemd a
+/// start ends once: what comes later is status.
 pub(super) async fn announce(mut waiting: watch::Receiver<Option<String>>, stop: CancellationToken) {
-    let mut told = None;
+    use sd_notify::NotifyState::{ExtendTimeoutUsec, Ready, Status};
+
+    let patience = u32::try_from(PATIENCE.0.as_micros()).unwrap_or(u32::MAX);
+    let (mut told, mut was_ready, mut has_started) = (String::new(), false, false);
     loop {
         let what = waiting.borrow_and_update().clone();
-        let Some(what) = what else {
-            tracing::info!(version = env!("CARGO_PKG_VERSION"), "ready");
-            notify(&[sd_notify::NotifyState::Ready, sd_notify::NotifyState::Status("serving")]);
-            return stop.cancelled().await;
-        };
-        let status = format!("waiting for {what}");
-        let patience = u32::try_from(PATIENCE.0.as_micros()).unwrap_or(u32::MAX);
-        notify(&[
-            sd_notify::NotifyState::ExtendTimeoutUsec(patience),
-            sd_notify::NotifyState::Status(&status),
-        ]);
-        if told.as_ref() != Some(&what) {
-            tracing::info!("{status}");
-            told = Some(what);
+        let is_ready = what.is_none();
+        let status = what.map_or("serving".to_owned(), |what| format!("waiting for {what}"));
+        if has_started {
+            notify(&[Status(&status)]);
+        } else if is_ready {
+            notify(&[Ready, Status(&status)]);
+        } else {
+            notify(&[ExtendTimeoutUsec(patience), Status(&status)]);
         }
+        // What comes between the begin and the end of an outage is its last error, and told where somebody asks.
+        if is_ready && !was_ready {
+            tracing::info!(version = env!("CARGO_PKG_VERSION"), "ready");
+        } else if !is_ready && was_ready {
+            tracing::warn!("no longer ready: {status}; what is known is served");
+        } else if !has_started && told != status {
+            tracing::info!("{status}");
+        }
+        (told, was_ready, has_started) = (status, is_ready, has_started || is_ready);
         tokio::select! {
             () = stop.cancelled() => return,
             changed = waiting.changed() => if changed.is_err() { return stop.cancelled().await },
-            () = tokio::time::sleep(PATIENCE.1) => {}
+            () = tokio::time::sleep(PATIENCE.1), if !has_started => {}
         }
     }
 }
 
-/// Whether it is ready, for those who only want to know that.
+/// Whether it has become ready, for those who only want to know that; it stays so.
 pub(super) async fn until_ready(
     mut waiting: watch::Receiver<Option<String>>,
     ready: watch::Sender<bool>,

@@ -7,6 +7,9 @@
 //! | Direct | DNC, over REST or gRPC | DNC's NCs | SNAT rules | at once | never |
 //! | Managed | DNC, polled | DNC's NCs | SNAT rules | once registered | never |
 //! | AzureHost | NMAgent's list of the host's addresses | the same | | with the first addresses | with the first fetch |
+//!
+//! Managed and AzureHost are ready no longer when DNC or NMAgent has failed three times in a row, and again with its first answer. The CNI
+//! list stays.
 
 use std::{io, path::Path, time::Duration};
 

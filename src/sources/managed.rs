@@ -16,6 +16,7 @@ use super::{
     Alarm, Alarms, Doubt, Turns,
     doubt::loses_most,
     host_versions::{self, SyncError},
+    outage::Outage,
 };
 use crate::{
     host::{
@@ -85,7 +86,7 @@ pub struct Managed {
     pub turns: Turns,
     /// Where doubts are told.
     pub alarms: Alarms,
-    /// Set once the node is registered.
+    /// Set once the node is registered; taken back while DNC gives no list.
     pub readiness: Readiness,
 }
 
@@ -96,23 +97,30 @@ impl Managed {
             return Ok(());
         }
         self.readiness.set_ready();
-        let mut sync = Sync {
+        let (mut sync, turns) = self.registered();
+        while turns.next(&stop).await {
+            if stop.run_until_cancelled(sync.round()).await.is_none() {
+                break;
+            }
+            turns.done();
+        }
+        Ok(())
+    }
+
+    /// What comes after the registration, and when.
+    fn registered(self) -> (Sync, Turns) {
+        let sync = Sync {
             ledger: self.ledger,
             dnc: self.dnc,
             agents: self.agents.within(VERSIONS_WITHIN),
             decode: self.decode,
             alarms: self.alarms,
+            outage: Outage::new("DNC", self.readiness),
             doubt: Doubt::new(CONFIRMATIONS),
             refused: HashMap::new(),
             unreadable: Vec::new(),
         };
-        while self.turns.next(&stop).await {
-            if stop.run_until_cancelled(sync.round()).await.is_none() {
-                break;
-            }
-            self.turns.done();
-        }
-        Ok(())
+        (sync, self.turns)
     }
 
     /// `false` if the daemon stops before it is done.
@@ -181,6 +189,7 @@ struct Sync {
     agents: Agents,
     decode: Decode,
     alarms: Alarms,
+    outage: Outage,
     doubt: Doubt<NcId>,
     /// What was not taken and why, so that it is told once.
     refused: HashMap<NcId, String>,
@@ -193,9 +202,13 @@ impl Sync {
         let known = self.known();
         match self.dnc.network_containers().await {
             // The client tells when DNC stops answering, and when it answers again.
-            Err(_) => self.doubt.forget(),
+            Err(error) => {
+                self.doubt.forget();
+                self.outage.failed(&error);
+            }
             Ok(listed) if listed.ncs.len() > MOST => {
                 self.doubt.forget();
+                self.outage.ended();
                 self.alarms.raise(Alarm {
                     message: format!(
                         "DNC lists {} network containers, more than any node has",
@@ -205,6 +218,7 @@ impl Sync {
                 });
             }
             Ok(listed) => {
+                self.outage.ended();
                 self.add(&known, &listed.ncs).await;
                 self.remove(&known, &listed).await;
             }

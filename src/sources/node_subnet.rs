@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Alarm, Alarms, Doubt, doubt::loses_most};
+use super::{Alarm, Alarms, Doubt, doubt::loses_most, outage::Outage};
 use crate::{
     host::{http::varied, nmagent::Nmagent, wireserver::HostInterfaces},
     ledger::{Ledger, LedgerError, MissingAssigned, NcOrigin, RequestIps, Requester, UpsertNc, View},
@@ -160,6 +160,7 @@ pub struct NodeSubnet {
     nmagent: Nmagent,
     alarms: Alarms,
     readiness: Readiness,
+    outage: Outage,
     /// Whether pods can be given addresses: what the CNI configuration list waits for.
     fetched: watch::Sender<bool>,
     doubt: Doubt<IpAddr>,
@@ -174,6 +175,7 @@ impl NodeSubnet {
             ledger,
             nmagent,
             alarms,
+            outage: Outage::new("NMAgent", readiness.clone()),
             readiness,
             fetched: watch::Sender::new(false),
             doubt: Doubt::new(CONFIRMATIONS),
@@ -214,11 +216,14 @@ impl NodeSubnet {
     fn failed(&mut self, why: &dyn std::fmt::Display) -> Fetched {
         tracing::debug!(%why, "the secondary addresses cannot be fetched");
         self.doubt.forget();
-        self.readiness.wait_for(format!("the host's secondary addresses: {why}"));
+        if !self.outage.failed(why) {
+            self.readiness.wait_for(format!("the host's secondary addresses: {why}"));
+        }
         Fetched::Failed
     }
 
     async fn apply(&mut self, interfaces: &HostInterfaces) -> Fetched {
+        self.outage.ended();
         if self.unreadable != interfaces.refused {
             for why in &interfaces.refused {
                 tracing::warn!(why, "NMAgent's list of interfaces cannot be read whole");
@@ -261,7 +266,9 @@ impl NodeSubnet {
                 // Not forgotten: the next fetch compares with the ledger, and tries again (spec/ipam.md §13.11).
                 Err(error) => {
                     tracing::error!(%error, "the host's secondary addresses cannot be taken over");
-                    return self.failed(&error);
+                    self.doubt.forget();
+                    self.readiness.wait_for(format!("the host's secondary addresses: {error}"));
+                    return Fetched::Failed;
                 }
             }
         }
@@ -277,7 +284,79 @@ impl NodeSubnet {
 
 #[cfg(test)]
 mod tests {
+    use cns_fake_agents::{Agent, FakeAgents, Fault};
+
     use super::*;
+    use crate::{
+        host::http::Limits,
+        ledger::{Command, LedgerConfig},
+        model::OrchestratorType,
+        store::{Store, StoreOptions},
+        telemetry::metrics::Metrics,
+    };
+
+    const FETCH: &str = "getinterfaceinfov1";
+
+    /// As the mode makes it before it fetches.
+    async fn ledger(directory: &std::path::Path) -> Ledger {
+        let (store, loaded, _) = Store::open(&StoreOptions::new(directory.to_owned()).unwrap()).unwrap();
+        let config = LedgerConfig::default();
+        let ledger = Ledger::start(Box::new(store), loaded, config, Metrics::new()).unwrap().0;
+        let command = Command::SetOrchestrator {
+            kind: OrchestratorType::KubernetesCrd,
+            node_id: "n".into(),
+            partition_key: String::new(),
+        };
+        ledger.submit(actor(), command).await.unwrap();
+        restore(&ledger).await.unwrap();
+        ledger
+    }
+
+    fn source(agents: &FakeAgents, ledger: &Ledger, readiness: &Readiness) -> NodeSubnet {
+        let wireserver = agents.url(Agent::Wireserver).parse().unwrap();
+        let nmagent = Nmagent::new(&wireserver, Limits::default()).unwrap();
+        NodeSubnet::new(ledger.clone(), nmagent, Alarms::default(), readiness.clone())
+    }
+
+    /// A list that is doubted is one, and so is one without addresses.
+    #[tokio::test]
+    async fn readiness_goes_with_the_third_failure_in_a_row_and_comes_with_any_list() {
+        let agents = FakeAgents::start().await.unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let (ledger, readiness) = (ledger(directory.path()).await, Readiness::waiting("addresses"));
+        let mut source = source(&agents, &ledger, &readiness);
+        source.outage.at_least = Duration::ZERO;
+        let (told, alarm) = (readiness.told(), source.alarms.told());
+        let is_ready = || told.borrow().is_none();
+        // A node that has none yet does not become ready by an answer alone.
+        agents.world(|world| world.interfaces[0].addresses.truncate(1));
+        agents.fail_times(FETCH, Fault::Status(500), 4);
+        for words in ["the host's", "the host's", "NMAgent, which", "NMAgent, which", "secondary addresses"] {
+            source.fetch().await;
+            assert!(told.borrow().as_ref().is_some_and(|what| what.starts_with(words)), "{words}: {told:?}");
+        }
+        agents.world(|world| {
+            world.interfaces[0].addresses.extend((5..9).map(|host| (format!("10.240.0.{host}"), false)));
+        });
+        source.fetch().await;
+        assert!(is_ready());
+        for fault in [Fault::Drop, Fault::Body(b"<Interfaces/>".as_slice().into())] {
+            agents.fail_times(FETCH, fault, 3);
+            for ready in [true, true, false, true] {
+                source.fetch().await;
+                assert_eq!(is_ready(), ready, "{told:?}");
+            }
+        }
+        // Suddenly none: kept at first, then believed.
+        agents.fail_times(FETCH, Fault::Status(500), 3);
+        agents.world(|world| world.interfaces[0].addresses.truncate(1));
+        for (ready, doubted) in [(true, false), (true, false), (false, false), (true, true), (true, false)] {
+            source.fetch().await;
+            assert_eq!((is_ready(), alarm.borrow().is_some()), (ready, doubted), "{told:?}");
+        }
+        assert!(listed(&ledger.view()).is_empty());
+        ledger.stop().await;
+    }
 
     /// spec/host-agents.md §5.2
     #[test]

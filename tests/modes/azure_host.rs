@@ -1,6 +1,6 @@
 //! AzureHost: the node subnet's addresses, from NMAgent.
 
-use std::fs;
+use std::{fs, path::PathBuf};
 
 use cns::proto::v1::{self as pb, IpState};
 use cns_fake_agents::Fault;
@@ -21,6 +21,17 @@ fn secondaries(node: &Node, hosts: impl IntoIterator<Item = u8>) {
         addresses.truncate(1);
         addresses.extend(hosts.iter().map(|host| (format!("10.240.0.{host}"), false)));
     });
+}
+
+/// Has it write a CNI configuration list, here.
+fn write_conflist(node: &Node) -> PathBuf {
+    let path = node.cns.directory().join("05-cilium.conflist");
+    node.change_config(|config| {
+        config["EnableCNIConflistGeneration"] = json!(true);
+        config["CNIConflistFilepath"] = json!(path);
+        config["CNIConflistScenario"] = json!("cilium");
+    });
+    path
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -50,16 +61,10 @@ async fn h4_h5_before_the_first_fetch_there_is_a_shortage_and_after_it_a_host_ad
 /// H1, H2: pods that ran under the reference have their addresses before anything is fetched; the list comes after the fetch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn h1_h2_pods_of_the_reference_have_their_addresses_before_the_first_fetch() {
-    let conflist = "05-cilium.conflist";
     let mut node = Node::azure_host().await;
-    let (old, path) = (node.cns.directory().join("old"), node.cns.directory().join(conflist));
-    let config_path = node.cns.directory().join("cns_config.json");
-    let mut config: serde_json::Value = serde_json::from_slice(&fs::read(&config_path).unwrap()).unwrap();
-    config["EnableCNIConflistGeneration"] = json!(true);
-    config["CNIConflistFilepath"] = json!(path);
-    config["CNIConflistScenario"] = json!("cilium");
-    config["Node"]["ImportLegacy"] = json!(old);
-    fs::write(&config_path, config.to_string()).unwrap();
+    let path = write_conflist(&node);
+    let old = node.cns.directory().join("old");
+    node.change_config(|config| config["Node"]["ImportLegacy"] = json!(old));
     fs::create_dir(&old).unwrap();
     let record = |pod: &str, ip: &str| {
         json!({"PodName": pod, "PodNamespace": "default",
@@ -125,6 +130,7 @@ async fn h3_it_grows_and_shrinks_and_what_pods_hold_stays_theirs() {
 async fn an_agent_that_hangs_delays_no_pod_and_no_restart() {
     let mut node = Node::azure_host().await;
     node.launch_and_wait().await;
+    // It is ready at once each time.
     for fault in [
         Fault::Hang,
         Fault::Stall,
@@ -144,10 +150,36 @@ async fn an_agent_that_hangs_delays_no_pod_and_no_restart() {
         for container in ["c1", "c2", "c3"] {
             node.release(container).await;
         }
-        assert_eq!(node.readiness().await.0, 200);
         node.cns.assert_sound().await;
     }
     assert!(node.cns.terminate().await.unwrap().success());
+}
+
+/// The reference stays ready, whatever happens (spec/metrics.md §7.8).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_nmagent_is_away_it_serves_and_is_not_ready() {
+    let mut node = Node::azure_host().await;
+    let list = write_conflist(&node);
+    node.launch_and_wait().await;
+    until("the list", || async { list.exists() }).await;
+    node.agents.fail(FETCH, Fault::Status(500));
+    node.taken_back("NMAgent, which has given no usable list since 2").await;
+    assert!(node.readiness().await.1.contains("status 500"));
+    assert_eq!(node.request("c1").await["response"]["ReturnCode"], 0);
+    node.address("c2").await.unwrap();
+    assert!(list.exists(), "runtimes go on");
+    assert!(node.metric("cns_agent_failing{agent=\"NMAgent\"} 1").await);
+    node.agents.heal();
+    until("it is ready again", || async { node.readiness().await.0 == 200 && node.whole_is_serving().await })
+        .await;
+    // With what an earlier run fetched it is ready at once, and that is taken back, too.
+    node.agents.fail(FETCH, Fault::Drop);
+    node.cns.kill9();
+    node.launch_and_wait().await;
+    node.taken_back("NMAgent, which").await;
+    node.address("c3").await.unwrap();
+    assert!(list.exists(), "runtimes go on");
+    node.cns.assert_sound().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,11 +5,10 @@ use std::time::Duration;
 use cns::proto::v1 as pb;
 use cns_fake_agents::Fault;
 use serde_json::json;
-use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use super::{
     cns_under_test::until,
-    node::{Node, nc, nc_id},
+    node::{Node, Systemd, nc, nc_id},
 };
 
 const LIST: &str = "/networkcontainers";
@@ -22,12 +21,6 @@ async fn query(node: &Node, pod: &str) -> serde_json::Value {
     node.post("/network/getnetworkcontainerbyorchestratorcontext", &body).await
 }
 
-async fn whole_is_serving(node: &Node) -> bool {
-    let mut health = HealthClient::new(node.cns.channel().await);
-    let whole = health.check(HealthCheckRequest { service: String::new() }).await.unwrap().into_inner();
-    whole.status == 1
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_registers_through_failures_and_is_not_ready_before() {
     let mut node = Node::managed().await;
@@ -35,7 +28,7 @@ async fn it_registers_through_failures_and_is_not_ready_before() {
     node.agents.fail("/networks/", Fault::Status(503));
     node.agents.world(|world| world.dnc_ncs = vec![nc(1, "1")]);
     node.launch().await;
-    assert!(!whole_is_serving(&node).await);
+    assert!(!node.whole_is_serving().await);
     until("DNC is what it waits for", || async {
         node.readiness().await == (503, "waiting for registration of this node with DNC\n".into())
     })
@@ -43,7 +36,7 @@ async fn it_registers_through_failures_and_is_not_ready_before() {
     assert_eq!(node.nc_ids().await, Vec::<String>::new());
     node.agents.heal();
     until("ready", || async { node.readiness().await.0 == 200 }).await;
-    until("health follows", || whole_is_serving(&node)).await;
+    until("health follows", || node.whole_is_serving()).await;
     let registered = node.agents.world(|world| world.registered.clone()).unwrap();
     assert_eq!(registered["NmAgentSupportedApis"], json!(["GetHomeAz", "GetSupportedApis"]));
     assert!(registered["NumCores"].as_u64() > Some(0));
@@ -52,6 +45,41 @@ async fn it_registers_through_failures_and_is_not_ready_before() {
     until("the first NC", || async { node.nc_ids().await == [nc_id(1)] }).await;
     assert_eq!(query(&node, "web-1").await["NetworkContainerID"], nc_id(1));
     assert!(node.cns.terminate().await.unwrap().success());
+}
+
+/// The reference stays ready, whatever happens (spec/metrics.md §7.8).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_dnc_is_away_it_serves_and_is_not_ready() {
+    let mut node = Node::managed().await;
+    let systemd = Systemd::of(&mut node.cns);
+    node.agents.world(|world| {
+        world.dnc_ncs = vec![nc(1, "1")];
+        world.ncs = vec![(nc_id(1), "1".into())];
+    });
+    node.launch_and_wait().await;
+    let ready = || async { node.readiness().await.0 == 200 && node.whole_is_serving().await };
+    until("the first NC", || async { node.nc_ids().await == [nc_id(1)] }).await;
+    for _ in 0..2 {
+        node.agents.fail(LIST, Fault::Status(503));
+        node.taken_back("DNC, which has given no usable list since 2").await;
+        assert!(node.readiness().await.1.contains("status 503"));
+        assert_eq!(node.request("web-1").await["response"]["ReturnCode"], 0);
+        assert_eq!(query(&node, "web-1").await["NetworkContainerID"], nc_id(1));
+        node.agents.heal();
+        until("it is ready again", ready).await;
+    }
+    // A list that cannot be right is one.
+    node.agents.world(|world| world.dnc_ncs.clear());
+    until("the alarm", || async { node.metric("cns_source_doubted 1").await }).await;
+    node.asked(LIST, 4).await;
+    assert!(ready().await);
+    assert!(node.cns.terminate().await.unwrap().success());
+    let log = node.cns.log();
+    assert_eq!(log.matches("no longer ready").count(), 2, "told once each: {log}");
+    let told = systemd.told();
+    assert_eq!(told.matches("READY=1").count(), 1, "{told}");
+    assert_eq!(told.matches("STATUS=serving").count(), 3, "{told}");
+    assert!(told.contains("STATUS=waiting for DNC, which has given no usable list since 2"), "{told}");
 }
 
 /// spec/host-agents.md §10.13: the reference waits for SIGKILL.

@@ -3,11 +3,17 @@
 use std::{
     fs,
     net::{Ipv4Addr, SocketAddr, TcpListener},
+    os::unix::net::UnixDatagram,
+    path::PathBuf,
+    thread::JoinHandle,
 };
 
 use cns::proto::v1 as pb;
 use cns_fake_agents::{Agent, FakeAgents};
 use serde_json::{Value, json};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 
 use super::{
     cns_under_test::{Cns, until},
@@ -22,6 +28,37 @@ pub(crate) struct Node {
     pub(crate) agents: FakeAgents,
     rest: SocketAddr,
     probes: SocketAddr,
+}
+
+/// systemd, as far as a service talks to it.
+pub(crate) struct Systemd {
+    path: PathBuf,
+    listening: JoinHandle<String>,
+}
+
+impl Systemd {
+    /// Of this daemon, from its next start on.
+    pub(crate) fn of(cns: &mut Cns) -> Self {
+        let path = cns.directory().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        cns.tell_systemd(&path);
+        let listening = std::thread::spawn(move || {
+            let (mut all, mut buffer) = (String::new(), [0; 4096]);
+            while let Ok(length @ 1..) = socket.recv(&mut buffer) {
+                all += &String::from_utf8_lossy(&buffer[..length]);
+                all.push('\n');
+            }
+            all
+        });
+        Self { path, listening }
+    }
+
+    /// All that it was told. The daemon has ended.
+    pub(crate) fn told(self) -> String {
+        // Nothing is what a service never says.
+        UnixDatagram::unbound().unwrap().send_to(&[], self.path).unwrap();
+        self.listening.join().unwrap()
+    }
 }
 
 fn free_port() -> SocketAddr {
@@ -70,7 +107,7 @@ impl Node {
     }
 
     /// Changes the configuration file for the next start.
-    pub(crate) fn change_config(&mut self, change: impl FnOnce(&mut Value)) {
+    pub(crate) fn change_config(&self, change: impl FnOnce(&mut Value)) {
         let path = self.cns.directory().join("cns_config.json");
         let mut config = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         change(&mut config);
@@ -95,6 +132,26 @@ impl Node {
     pub(crate) async fn launch_and_wait(&mut self) {
         self.launch().await;
         until("the node is ready", || async { self.readiness().await.0 == 200 }).await;
+    }
+
+    /// Waits until it waits for what begins so, as everybody who asks is told.
+    pub(crate) async fn taken_back(&self, what: &str) {
+        let words = format!("waiting for {what}");
+        until("readiness is taken back", || async {
+            let (status, why) = self.readiness().await;
+            status == 503 && why.starts_with(&words)
+        })
+        .await;
+        until("health follows", || async { !self.whole_is_serving().await }).await;
+        let info = self.cns.node().await.get_node_info(pb::GetNodeInfoRequest {}).await.unwrap().into_inner();
+        assert!(info.serving && info.waiting_for.starts_with(what), "{}", info.waiting_for);
+    }
+
+    /// What gRPC health says of the whole.
+    pub(crate) async fn whole_is_serving(&self) -> bool {
+        let mut health = HealthClient::new(self.cns.channel().await);
+        let whole = health.check(HealthCheckRequest { service: String::new() }).await.unwrap().into_inner();
+        whole.status() == ServingStatus::Serving
     }
 
     /// What `/readyz` says.

@@ -28,7 +28,7 @@ use super::{
 const KEY: &str = "00000000-0000-0000-0000-0000000a11ce";
 
 async fn node(telemetry: Value) -> Node {
-    let mut node = Node::prepared(json!({"ChannelMode": "Direct", "TelemetrySettings": telemetry})).await;
+    let node = Node::prepared(json!({"ChannelMode": "Direct", "TelemetrySettings": telemetry})).await;
     let connection = node.agents.connection_string();
     node.change_config(|config| {
         config["TelemetrySettings"]["AppInsightsConnectionString"] = json!(connection);

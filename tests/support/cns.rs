@@ -29,6 +29,8 @@ pub struct Cns {
     /// The soft limit of open files that it is started with.
     open_files: Option<u32>,
     unprivileged: bool,
+    /// Where it finds systemd.
+    systemd: Option<PathBuf>,
     child: Option<Child>,
 }
 
@@ -49,6 +51,7 @@ impl Cns {
             netns: None,
             open_files: None,
             unprivileged: false,
+            systemd: None,
             child: None,
         }
     }
@@ -69,6 +72,11 @@ impl Cns {
     pub fn unprivileged(mut self) -> Self {
         self.unprivileged = true;
         self
+    }
+
+    /// Lets it tell systemd, whose part the socket at `path` plays, how it is.
+    pub fn tell_systemd(&mut self, path: &Path) {
+        self.systemd = Some(path.to_owned());
     }
 
     /// Everything of this daemon is below this directory.
@@ -122,6 +130,9 @@ impl Cns {
             std::os::unix::fs::chown(self.directory(), Some(NOBODY), Some(NOBODY)).expect("root");
             command = Command::new(copy);
             command.uid(NOBODY).gid(NOBODY);
+        }
+        if let Some(path) = &self.systemd {
+            command.env("NOTIFY_SOCKET", path);
         }
         command
             .args(["--masquerade=false", "--log-level", "info"])

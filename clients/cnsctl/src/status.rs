@@ -128,13 +128,16 @@ fn judge(health: Health, node: pb::GetNodeInfoResponse, ncs: &[NetworkContainer]
         .collect();
     let mut problems = Vec::new();
     let mut notes = Vec::new();
-    let serving = health == Health::Serving && node.serving;
+    let waiting_for = crate::view::given(node.waiting_for);
+    // The whole does not serve while it waits; calls are taken all the same.
+    let serving = node.serving && (health == Health::Serving || waiting_for.is_some());
     if !serving {
         problems.push(match node.not_serving_reason.as_str() {
             "" => "the daemon takes no requests now: it is starting or stopping".to_owned(),
             reason => format!("the daemon takes no requests that change anything: {reason}"),
         });
     }
+    problems.extend(waiting_for.iter().map(|what| format!("the node is not ready: it waits for {what}")));
     if ncs.is_empty() {
         problems.push("there is no network container, so no pod gets an address".to_owned());
     }
@@ -172,8 +175,6 @@ fn judge(health: Health, node: pb::GetNodeInfoResponse, ncs: &[NetworkContainer]
         }
     }
     let agents: Vec<Agent> = node.agents.into_iter().map(Agent::from_wire).collect();
-    let waiting_for = crate::view::given(node.waiting_for);
-    notes.extend(waiting_for.iter().map(|what| format!("the daemon waits for {what}")));
     Status {
         healthy: problems.is_empty(),
         problems,

@@ -76,6 +76,37 @@ async fn patience_ends_and_says_who_did_not_answer() {
     ledger.stop().await;
 }
 
+/// A list that is doubted is one.
+#[tokio::test]
+async fn readiness_goes_with_the_third_failure_in_a_row_and_comes_with_any_list() {
+    let agents = FakeAgents::start().await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let ledger = ledger(directory.path());
+    let source = Managed { readiness: Readiness::ready(), ..managed(&agents, &ledger, 1) };
+    let (told, alarm) = (source.readiness.told(), source.alarms.told());
+    let (mut sync, _) = source.registered();
+    sync.outage.at_least = Duration::ZERO;
+    let is_ready = || told.borrow().is_none();
+    let nc = |n: usize| serde_json::json!({"NetworkContainerid": format!("5a2f0c1e-7b7d-4b38-9b1f-{n:012x}"), "Version": "1"});
+    agents.fail_times("/networkcontainers", Fault::Status(503), 2);
+    for _ in 0..3 {
+        sync.round().await;
+        assert!(is_ready(), "the third round had an answer");
+    }
+    agents.fail_times("/networkcontainers", Fault::Status(503), 4);
+    for ready in [true, true, false, false] {
+        sync.round().await;
+        assert_eq!(is_ready(), ready);
+    }
+    let words = told.borrow().clone().unwrap();
+    assert!(words.starts_with("DNC, which has given no usable list since 2"), "{words}");
+    assert!(words.contains("status 503"), "{words}");
+    agents.world(|world| world.dnc_ncs = (0..=MOST).map(nc).collect());
+    sync.round().await;
+    assert!(is_ready() && alarm.borrow().is_some(), "longer than any node's, and a list");
+    ledger.stop().await;
+}
+
 #[tokio::test]
 async fn an_orchestrator_that_there_is_not_is_an_error_only_for_a_node_that_has_none() {
     let agents = FakeAgents::start().await.unwrap();

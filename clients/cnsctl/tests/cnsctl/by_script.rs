@@ -202,7 +202,7 @@ fn agents_and_what_is_waited_for_are_told() {
         ..Default::default()
     };
     let daemon = Daemon::start([
-        ("Health/Check", health(true)),
+        ("Health/Check", health(false)),
         ("NodeService/GetNodeInfo", reply(&node)),
         (
             "NetworkContainerService/ListNetworkContainers",
@@ -216,7 +216,8 @@ fn agents_and_what_is_waited_for_are_told() {
         "{}",
         status.out
     );
-    assert!(status.out.contains("note: the daemon waits for the registration at DNC"), "{}", status.out);
+    let told = "problem: the node is not ready: it waits for the registration at DNC";
+    assert!(status.out.contains(told) && status.out.contains("serving, but not healthy"), "{}", status.out);
     let json: serde_json::Value =
         serde_json::from_str(&run(&daemon, &["status", "-o", "json"]).exits(5).out).unwrap();
     assert_eq!(json["agents"][0]["healthy"], false);
