@@ -15,15 +15,11 @@ use tonic_types::StatusExt as _;
 
 use super::{
     ask,
-    cns_under_test::{Cns, sibling, until},
+    cns_under_test::{Cns, free_port, sibling, until},
     need, pb,
 };
 
 const NOBODY: u32 = 65534;
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
 
 /// Runs cnsctl as another user.
 fn as_nobody(cns: &Cns, args: &[&str]) -> (Option<i32>, String) {

@@ -7,7 +7,11 @@ use cns_fake_agents::{Agent, FakeAgents, Fault};
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
-use super::{ask, cns_under_test::Cns, pb};
+use super::{
+    ask,
+    cns_under_test::{Cns, free_port},
+    pb,
+};
 
 const NC1: &str = "5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a11";
 const NC2: &str = "5a2f0c1e-7b7d-4b38-9b1f-0d0f6a2c9a22";
@@ -119,7 +123,7 @@ async fn v1_v2_v4_v5_addresses_become_available_as_the_host_reports() {
 async fn rounds_of_asking_the_host_are_counted_and_timed() {
     let (mut cns, agents) = direct(pb::OrchestratorType::KubernetesCrd).await;
     assert!(cns.terminate().await.unwrap().success());
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let config = cns.directory().join("cns_config.json").display().to_string();
     let probes = format!("127.0.0.1:{port}");
     cns.set_args(&["--config-path", &config, "--metrics-bind-address", &probes]);

@@ -9,7 +9,7 @@ use tonic::Code;
 use tonic_types::StatusExt as _;
 
 use super::{
-    cns_under_test::{Cns, until},
+    cns_under_test::{Cns, free_port, until},
     pb,
 };
 
@@ -79,7 +79,7 @@ fn field_numbers_are_those_of_the_reference() {
 /// The reference's listener is in cleartext and open to whoever reaches it.
 #[tokio::test]
 async fn the_listener_of_the_settings_is_there_and_is_not_open_to_the_network() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let free = free_port();
     let prepared = |address: &str| {
         let mut cns = Cns::prepared(&[]);
         let path = cns.directory().join("cns_config.json");

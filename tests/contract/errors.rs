@@ -8,7 +8,11 @@ use tonic_reflection::pb::v1::{
 };
 use tonic_types::StatusExt as _;
 
-use super::{ask, cns_under_test::Cns, pb};
+use super::{
+    ask,
+    cns_under_test::{Cns, free_port},
+    pb,
+};
 
 #[tokio::test]
 async fn x1_a_shortage_says_what_is_short_and_when_to_ask_again() {
@@ -257,8 +261,7 @@ async fn what_is_there_answers() {
 
 #[tokio::test]
 async fn a_network_needs_an_environment_a_name_and_a_docker() {
-    // Free a moment ago: nobody listens.
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = format!("127.0.0.1:{}", free_port());
     let mut cns = Cns::prepared(&[]);
     let config = cns.directory().join("cns_config.json");
     std::fs::write(&config, format!(r#"{{"Node":{{"DockerURL":"http://{nobody}"}}}}"#)).unwrap();

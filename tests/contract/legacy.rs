@@ -12,7 +12,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    cns_under_test::{Cns, until},
+    cns_under_test::{Cns, free_port, until},
     pb,
 };
 
@@ -207,10 +207,6 @@ impl Drop for Azure {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 #[tokio::test]

@@ -2,7 +2,11 @@
 
 use std::{os::unix::net::UnixListener, process::Command};
 
-use super::{addresses, ask, cns_under_test::Cns, pb};
+use super::{
+    addresses, ask,
+    cns_under_test::{Cns, free_port},
+    pb,
+};
 
 #[tokio::test]
 async fn a_stop_is_orderly_and_a_restart_knows_everything() {
@@ -121,7 +125,7 @@ fn check_config_prints_what_would_be_in_force() {
 #[tokio::test]
 async fn probes_and_metrics_are_served_over_http() {
     use std::io::{Read as _, Write as _};
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
     let cns = Cns::start(&["--metrics-bind-address", &port.to_string()]).await;
     cns.ipam().await.request_ip_configs(ask("c1")).await.unwrap();
     let mut nmagent = pb::nm_agent_service_client::NmAgentServiceClient::new(cns.channel().await);

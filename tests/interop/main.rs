@@ -13,9 +13,9 @@
 #[path = "../support/cns.rs"]
 mod cns_under_test;
 
-use std::{io::Write as _, net::TcpListener, path::Path, process::Command};
+use std::{io::Write as _, path::Path, process::Command};
 
-use cns_under_test::Cns;
+use cns_under_test::{Cns, free_port};
 
 /// The client is somebody else's and comes from outside: where it cannot be had that is said, and is no fault of ours.
 fn skip(why: &str) {
@@ -24,10 +24,6 @@ fn skip(why: &str) {
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 async fn serve(port: u16, config: &str, directory: &Path) -> (Cns, String) {
     let file = directory.join(format!("{port}.json"));
     std::fs::write(&file, config).unwrap();

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr},
     os::unix::net::UnixDatagram,
     path::PathBuf,
     thread::JoinHandle,
@@ -16,7 +16,7 @@ use tonic_health::pb::{
 };
 
 use super::{
-    cns_under_test::{Cns, until},
+    cns_under_test::{Cns, free_port, until},
     http,
 };
 
@@ -61,10 +61,6 @@ impl Systemd {
     }
 }
 
-fn free_port() -> SocketAddr {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
-}
-
 /// The id of the n-th NC.
 pub(crate) fn nc_id(n: usize) -> String {
     format!("5a2f0c1e-7b7d-4b38-9b1f-{n:012x}")
@@ -90,7 +86,7 @@ impl Node {
             config["ManagedSettings"] = json!({"PrivateEndpoint": agents.url(Agent::Dnc),
                 "InfrastructureNetworkID": "vnet", "NodeID": "node-1", "NodeSyncIntervalInSeconds": 1});
         }
-        let (rest, probes) = (free_port(), free_port());
+        let [rest, probes] = [(); 2].map(|()| SocketAddr::from((Ipv4Addr::LOCALHOST, free_port())));
         let mut cns = Cns::prepared(&[]);
         let path = cns.directory().join("cns_config.json");
         fs::write(&path, config.to_string()).unwrap();

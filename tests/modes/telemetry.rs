@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tonic::{Request, Response, Status};
 
 use super::{
-    cns_under_test::{Cns, until},
+    cns_under_test::{Cns, free_port, until},
     node::{Node, nc},
 };
 
@@ -220,9 +220,7 @@ async fn calls_and_the_log_reach_an_opentelemetry_collector() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_collector_that_is_away_is_told_once_and_holds_nothing_up() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", nobody.local_addr().unwrap());
-    drop(nobody);
+    let url = format!("http://127.0.0.1:{}", free_port());
     let mut cns = Cns::start(&["--otlp-endpoint", &url]).await;
     until("the collector is known to be away", || async {
         let info = cns.node().await.get_node_info(pb::GetNodeInfoRequest {}).await.unwrap().into_inner();

@@ -3,13 +3,13 @@
 use std::{
     fmt::Write as _,
     fs,
-    net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
 };
 
 use cns_fake_agents::{Agent, FakeAgents, Fault};
 
 use super::{
-    cns_under_test::{Cns, until},
+    cns_under_test::{Cns, free_port, until},
     docker_under_test::Docker,
     http::{self, Answer},
     json::Json,
@@ -20,7 +20,7 @@ use super::{
 /// A Standalone daemon whose NC has the addresses 10.244.0.2 to 10.244.0.14 for pods, or what the group wants.
 async fn daemon(vectors: &Vectors, group: &Daemon) -> (Cns, SocketAddr, Option<FakeAgents>) {
     // Free a moment ago; the next port that the kernel gives away is another one.
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let mut args = if group.local {
         vec!["-p".to_owned(), port.to_string()]
     } else {
@@ -72,8 +72,7 @@ async fn agents(wanted: &Agents) -> FakeAgents {
 /// Where the group's docker is. That of the machine is no part of a test.
 fn docker(group: &Daemon) -> String {
     let Some(wanted) = &group.docker else {
-        let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-        return format!("http://{nobody}");
+        return format!("http://127.0.0.1:{}", free_port());
     };
     let docker = Docker::start(&wanted.networks);
     for (method, fault) in &wanted.faults {
@@ -84,7 +83,7 @@ fn docker(group: &Daemon) -> String {
 
 /// A daemon with these arguments and a REST listener.
 pub(crate) async fn daemon_with(args: &[&str]) -> (Cns, SocketAddr) {
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let url = format!("tcp://127.0.0.1:{port}");
     let cns = Cns::start(&[&["-c", &url], args].concat()).await;
     (cns, SocketAddr::from((Ipv4Addr::LOCALHOST, port)))

@@ -1,7 +1,7 @@
 //! The port with TLS (spec/rest-contract.md §8, spec/security.md §2 and §8): what is served, who is let in, and that both can change.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -19,7 +19,7 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::{
-    cns_under_test::{Cns, until},
+    cns_under_test::{Cns, free_port, until},
     http::request,
     lab::{HOST_V4, Lab},
 };
@@ -68,9 +68,8 @@ impl Chain {
 
 /// Settings of a test, beside those that all have.
 fn daemon_in(lab: Option<&Lab>, host: Ipv4Addr, identity: &str, more: Value) -> Daemon {
-    let free = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-    let (clear, tls) = (SocketAddr::from((host, free())), SocketAddr::from((host, free())));
-    let metrics = SocketAddr::from((Ipv4Addr::LOCALHOST, free()));
+    let (clear, tls) = (SocketAddr::from((host, free_port())), SocketAddr::from((host, free_port())));
+    let metrics = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
     let mut cns = Cns::prepared(&[]);
     if let Some(lab) = lab {
         cns = cns.in_netns(lab.host.path());

@@ -3,9 +3,11 @@
 use std::{
     fs::File,
     io,
+    net::{Ipv4Addr, TcpListener},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
@@ -107,6 +109,11 @@ impl Cns {
     /// Replaces the arguments for the next start.
     pub fn set_args(&mut self, args: &[&str]) {
         self.args = args.iter().map(ToString::to_string).collect();
+    }
+
+    /// Further arguments for the next start.
+    pub fn add_args(&mut self, args: &[&str]) {
+        self.args.extend(args.iter().map(ToString::to_string));
     }
 
     /// Starts the process and does not wait until it serves.
@@ -268,4 +275,23 @@ pub fn sibling(name: &str) -> PathBuf {
         path.display()
     );
     path
+}
+
+/// A port that nobody listens on, and none that the kernel gives to outgoing connections: with thousands of these, one that was free a
+/// moment ago is soon taken. None is given twice within a test binary.
+pub fn free_port() -> u16 {
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    // Away from well-known ones, below Linux' own.
+    const FIRST: u32 = 12_000;
+    const COUNT: u32 = 20_000;
+    // Test binaries may run side by side.
+    let first = std::process::id() % (COUNT / 32) * 32;
+    for _ in 0..COUNT {
+        let port = FIRST + (first + GIVEN.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        let port = u16::try_from(port).expect("a port");
+        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("all ports are taken")
 }
