@@ -101,7 +101,7 @@ mod tests {
         let config = keyvault::KeyVaultConfig {
             url: agents.url(fake::Agent::KeyVault).parse().unwrap(),
             certificate_name: "c".into(),
-            identity: "/subscriptions/0".into(),
+            identity: None,
         };
         let vault = keyvault::KeyVault::new(config, imds, limits, http::Roots::System).unwrap();
         sendable(&vault.certificate());

@@ -111,7 +111,7 @@ fn tls_source(file: &FileRead) -> Result<Option<TlsSource>, ConfigError> {
     let vault = KeyVaultConfig {
         url: agent_url(&file.key("KeyVaultSettings.URL"), &settings.key_vault.url)?,
         certificate_name: settings.key_vault.certificate_name.clone(),
-        identity: settings.msi.resource_id.clone(),
+        identity: Some(settings.msi.resource_id.clone()).filter(|id| !id.is_empty()),
     };
     let vault =
         vault.checked().map_err(|source| ConfigError::KeyVault { file: file.path.clone(), source })?;

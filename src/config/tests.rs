@@ -415,7 +415,11 @@ fn a_certificate_may_be_in_key_vault_and_a_file_counts_before_it() {
         with_file("cns", file, &[]).map(|config| config.rest.unwrap().tls.unwrap().source)
     };
     let TlsSource::KeyVault { vault, refresh } = source(&full).unwrap() else { panic!("a file") };
-    assert_eq!((vault.certificate_name.as_str(), vault.identity.as_str()), ("cns", identity));
+    assert_eq!((vault.certificate_name.as_str(), vault.identity.as_deref()), ("cns", Some(identity)));
+    let mut own = full.clone();
+    own["MSISettings"] = json!({});
+    let TlsSource::KeyVault { vault, .. } = source(&own).unwrap() else { panic!("a file") };
+    assert_eq!(vault.identity, None, "the system-assigned one");
     assert_eq!(refresh, Duration::from_hours(2));
     assert!(!with_file("cns", &full, &[]).unwrap().notes.iter().any(|note| note.contains("KeyVault")));
     let mut other = full.clone();
@@ -423,7 +427,7 @@ fn a_certificate_may_be_in_key_vault_and_a_file_counts_before_it() {
     assert_eq!(source(&other).unwrap(), TlsSource::File("/pem".into()));
     for (pointer, value, expected) in [
         ("/KeyVaultSettings/CertificateName", json!(""), "KeyVaultSettings.CertificateName"),
-        ("/MSISettings/ResourceID", json!(""), "MSISettings.ResourceID"),
+        ("/MSISettings/ResourceID", json!("mine"), "MSISettings.ResourceID"),
         ("/KeyVaultSettings/URL", json!("http://v.example"), "KeyVaultSettings.URL"),
     ] {
         let mut file = full.clone();

@@ -34,8 +34,9 @@ pub struct KeyVaultConfig {
     pub url: BaseUrl,
     /// `KeyVaultSettings.CertificateName`.
     pub certificate_name: String,
-    /// `MSISettings.ResourceID`: the user-assigned identity's ARM resource id.
-    pub identity: String,
+    /// `MSISettings.ResourceID`: the user-assigned identity's ARM resource id. Without one IMDS decides: the system-assigned
+    /// identity of this VM, or its only user-assigned one.
+    pub identity: Option<String>,
 }
 
 /// Settings that cannot work.
@@ -51,7 +52,7 @@ pub enum KeyVaultConfigError {
     Name(String),
     /// Not an ARM id.
     #[error(
-        "MSISettings.ResourceID `{0}` is not the ARM resource id of an identity: /subscriptions/<id>/resourceGroups/<name>/providers/Microsoft.ManagedIdentity/userAssignedIdentities/<name> is expected"
+        "MSISettings.ResourceID `{0}` is not the ARM resource id of an identity: /subscriptions/<id>/resourceGroups/<name>/providers/Microsoft.ManagedIdentity/userAssignedIdentities/<name> is expected, or nothing for the system-assigned identity"
     )]
     Identity(String),
 }
@@ -59,6 +60,7 @@ pub enum KeyVaultConfigError {
 impl KeyVaultConfig {
     /// Checks what can be judged without asking anybody. HTTP is taken for a loopback address only.
     pub fn checked(self) -> Result<Self, KeyVaultConfigError> {
+        const PREFIX: &str = "/subscriptions/";
         let Self { url, certificate_name: name, identity } = &self;
         if !url.is_https() && !url.is_loopback() {
             return Err(KeyVaultConfigError::NotHttps(url.clone()));
@@ -68,12 +70,13 @@ impl KeyVaultConfig {
         if !named {
             return Err(KeyVaultConfigError::Name(shown(name)));
         }
-        let begins =
-            |prefix: &str| identity.get(..prefix.len()).is_some_and(|text| text.eq_ignore_ascii_case(prefix));
-        if !begins("/subscriptions/") {
-            return Err(KeyVaultConfigError::Identity(shown(identity)));
+        let is_arm_id = |identity: &String| {
+            identity.get(..PREFIX.len()).is_some_and(|text| text.eq_ignore_ascii_case(PREFIX))
+        };
+        match identity {
+            Some(identity) if !is_arm_id(identity) => Err(KeyVaultConfigError::Identity(shown(identity))),
+            _ => Ok(self),
         }
-        Ok(self)
     }
 }
 
@@ -182,11 +185,13 @@ impl KeyVault {
             return Ok((known, true));
         }
         let encoded = |text: &str| utf8_percent_encode(text, SEGMENT).to_string();
-        let target = format!(
-            "/metadata/identity/oauth2/token?api-version=2018-02-01&resource={}&msi_res_id={}",
-            encoded(&resource(&self.config.url)),
-            encoded(&self.config.identity)
+        let mut target = format!(
+            "/metadata/identity/oauth2/token?api-version=2018-02-01&resource={}",
+            encoded(&resource(&self.config.url))
         );
+        if let Some(identity) = &self.config.identity {
+            target = format!("{target}&msi_res_id={}", encoded(identity));
+        }
         let token = self
             .imds
             .get("managed identity token", &target, |body| {

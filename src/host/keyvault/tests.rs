@@ -13,7 +13,7 @@ fn config(url: &str) -> KeyVaultConfig {
     KeyVaultConfig {
         url: url.parse().unwrap(),
         certificate_name: "cns-tls".into(),
-        identity: IDENTITY.into(),
+        identity: Some(IDENTITY.into()),
     }
 }
 
@@ -47,6 +47,19 @@ async fn a_token_is_fetched_by_the_identity_and_kept() {
     assert_eq!(requests[1].headers["authorization"], "Bearer fake-access-token");
     client.clone().certificate().await.unwrap();
     assert_eq!(asked(&agents), [Agent::KeyVault], "the token is kept");
+}
+
+/// Without one that is named, the machine's own: IMDS takes an empty `msi_res_id` for a wrong one.
+#[tokio::test]
+async fn the_system_assigned_identity_has_no_name() {
+    let agents = FakeAgents::start().await.unwrap();
+    let client = client(&agents);
+    let config = KeyVaultConfig { identity: None, ..(*client.config).clone() }.checked().unwrap();
+    KeyVault { config: Arc::new(config), ..client }.certificate().await.unwrap();
+    assert_eq!(
+        agents.take_requests()[0].target,
+        "/metadata/identity/oauth2/token?api-version=2018-02-01&resource=https%3A%2F%2Fvault.azure.net"
+    );
 }
 
 #[tokio::test]
@@ -136,8 +149,8 @@ fn settings_that_cannot_work_are_refused_by_name() {
         (config("http://vault.vault.azure.net"), "KeyVaultSettings.URL"),
         (KeyVaultConfig { certificate_name: "a/../b".into(), ..good() }, "KeyVaultSettings.CertificateName"),
         (KeyVaultConfig { certificate_name: String::new(), ..good() }, "KeyVaultSettings.CertificateName"),
-        (KeyVaultConfig { identity: String::new(), ..good() }, "MSISettings.ResourceID"),
-        (KeyVaultConfig { identity: "my-identity".into(), ..good() }, "MSISettings.ResourceID"),
+        (KeyVaultConfig { identity: Some("my-identity".into()), ..good() }, "MSISettings.ResourceID"),
+        (KeyVaultConfig { identity: Some(String::new()), ..good() }, "MSISettings.ResourceID"),
     ] {
         let error = config.checked().unwrap_err().to_string();
         assert!(error.starts_with(key), "{error}");

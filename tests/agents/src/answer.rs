@@ -220,7 +220,10 @@ fn imds(world: &World, request: &Recorded) -> Reply {
             Reply::json(&json!({"interface": interfaces}))
         }
         "/metadata/identity/oauth2/token" => match (parameter("resource"), parameter("msi_res_id")) {
-            (Some(resource), Some(identity)) if identity.starts_with("/subscriptions/") => {
+            // Without an identity: the machine's own.
+            (Some(resource), identity)
+                if identity.as_ref().is_none_or(|id| id.starts_with("/subscriptions/")) =>
+            {
                 Reply::json(&json!({
                     "access_token": world.access_token, "expires_in": world.token_expires_in.to_string(),
                     "resource": resource, "token_type": "Bearer",
