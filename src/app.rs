@@ -44,7 +44,7 @@ use crate::{
         layers::GateLayer,
         peer::Policy,
     },
-    sources::SourceHandle,
+    sources::{SourceHandle, cni_update::CniUpdates},
     store::{Store, StoreOptions, legacy::LegacyFiles},
     telemetry::{http, log::Reported, metrics::Metrics, report::ChangedNcs},
     tls,
@@ -121,7 +121,8 @@ impl App {
             _ => Some(Agents::new(&config.wireserver_url, &config.imds_url)?),
         };
         let readiness = modes::readiness(config.channel_mode);
-        let source = modes::source(&config, &ledger, agents.as_ref(), &readiness)?;
+        let cni_updates = config.cni_plugin.clone().map(CniUpdates::new);
+        let source = modes::source(&config, &ledger, agents.as_ref(), cni_updates.clone(), &readiness)?;
         let imds = agents.as_ref().map(|agents| agents.imds.clone());
         let (home_az, told_home_az) = watch::channel(HomeAzState::default());
         let watched_zone = match (&agents, config.channel_mode) {
@@ -146,7 +147,7 @@ impl App {
         };
         let legacy = Arc::new(LegacyFiles);
         let mut context = Context::new(ledger.clone(), facts, host, journal, legacy, stopping.clone());
-        context = context.observed(metrics.clone());
+        context = context.observed(metrics.clone()).with_cni_updates(cni_updates);
         metrics.watch_agents(context.agent_states());
         if let Some(source) = &source {
             context = context.with_source(source.handle());

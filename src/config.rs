@@ -11,7 +11,9 @@ mod error;
 mod file;
 mod go_flags;
 mod json;
+mod legacy;
 mod listeners;
+mod log;
 mod mode;
 mod program;
 mod rest;
@@ -32,16 +34,22 @@ pub use file::{
     LoggerSettings, ManagedSettings, MsiSettings, NodeRest, NodeSettings, Secret, TelemetrySettings,
 };
 pub use go_flags::{FlagError, GO_FLAGS, GoFlag, Kind, LegacyFlags};
+pub use legacy::{LegacyPaths, LegacySettings};
+pub use log::LogTarget;
 pub use mode::{ChannelMode, UnknownChannelMode};
 pub use program::Program;
 pub use rest::{DEFAULT_PORT, RestAddress, RestListeners, RestTls, RestUrlError, TlsSource, TlsVersion};
 use serde::Serialize;
 pub use sources::{ConflistConfig, ManagedConfig};
 
-use self::listeners::{agent_url, grpc_settings, rest_listeners, tls};
+use self::{
+    legacy::{InEffect, import_paths, without_effect},
+    listeners::{agent_url, grpc_settings, rest_listeners, tls},
+    log::{log_level, log_target},
+};
 use crate::{
     conflist::UnknownScenario,
-    host::{docker::DockerUrl, http::BaseUrl, imds::IMDS, insights::Destination},
+    host::{cni_plugin::CniPlugin, docker::DockerUrl, http::BaseUrl, imds::IMDS, insights::Destination},
     model::PodKeyScheme,
     paths::DefaultPaths,
     pool::static_cidr::{StaticNc, check_overlap},
@@ -52,11 +60,7 @@ pub const DEFAULT_CIDR: &str = "10.244.0.0/24";
 
 /// Where plugins leave releases that they could not deliver.
 const ASYNC_DELETE_DIR: &str = "/var/run/azure-vnet/deleteIDs";
-/// What precedes the reference's `azure-cns.json`.
-const STORE_PREFIX: &str = "/var/lib/azure-network/";
-/// What precedes its `azure-endpoints.json`.
-const ENDPOINT_STORE_PREFIX: &str = "/var/run/azure-cns/";
-/// Where its log file is.
+/// Where the reference's log file is.
 const LOG_DIRECTORY: &str = "/var/log/";
 /// The reference's listener of metrics and probes.
 const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED), 9090);
@@ -120,6 +124,8 @@ pub struct Config {
     pub managed: Option<ManagedConfig>,
     /// The CNI configuration list, if it is to be written.
     pub conflist: Option<ConflistConfig>,
+    /// The CNI plugin that is told when a network container of Azure Container Instances changes; in Standalone only if one was named.
+    pub cni_plugin: Option<CniPlugin>,
     /// Whether pods' packets to Azure's own addresses get the host's as their source (`ProgramSNATIPTables`).
     pub program_snat: bool,
     /// Where docker's API is.
@@ -162,81 +168,6 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// Authorities whose clients may connect.
     pub client_ca: PathBuf,
-}
-
-/// The reference's state files.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LegacyPaths {
-    /// `azure-cns.json`
-    pub azure_cns: PathBuf,
-    /// `azure-endpoints.json`
-    pub azure_endpoints: PathBuf,
-    /// `azure-vnet.json`, the CNI's; only on demand: in the modes that this version runs it is not the pods' truth.
-    pub azure_vnet: Option<PathBuf>,
-    /// Nobody asked for it: most nodes have none of these files.
-    pub by_default: bool,
-}
-
-/// The reference's flags that no other setting stands for, with its defaults.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LegacySettings {
-    /// `-np`: where the CNI's binaries are.
-    pub net_plugin_path: PathBuf,
-    /// `-npconfig`: the CNI's configuration.
-    pub net_plugin_config_file: PathBuf,
-    /// `-httpcontimeout`: how long connecting to DNC may take.
-    #[serde(serialize_with = "seconds")]
-    pub http_connection_timeout: Duration,
-    /// `-httprespheadertimeout`: how long its answer may take.
-    #[serde(serialize_with = "seconds")]
-    pub http_response_header_timeout: Duration,
-    /// `-pe`: DNC, for `-m`.
-    pub private_endpoint: Option<String>,
-    /// `-iv`: the infrastructure network, for `-m`.
-    pub infra_vnet: Option<String>,
-    /// `-n`: the node, for `-m`.
-    pub node_id: Option<String>,
-    /// `-ts`: whether the CNI's telemetry socket is wanted.
-    pub telemetry_service: bool,
-}
-
-impl LegacySettings {
-    fn of(flags: &LegacyFlags) -> Self {
-        let text = |long| flags.text(long).map(ToOwned::to_owned);
-        // The flags' table lets no other number through.
-        let timeout = |long, default| {
-            Duration::from_secs(flags.text(long).and_then(|text| text.parse().ok()).unwrap_or(default))
-        };
-        Self {
-            net_plugin_path: flags.text("net-plugin-path").unwrap_or("/opt/cni/bin").into(),
-            net_plugin_config_file: flags
-                .text("net-plugin-config-file")
-                .unwrap_or("/etc/cni/net.d/10-azure.conflist")
-                .into(),
-            http_connection_timeout: timeout("http-connection-timeout", 5),
-            http_response_header_timeout: timeout("http-response-header-timeout", 120),
-            private_endpoint: text("private-endpoint"),
-            infra_vnet: text("infra-vnet"),
-            node_id: text("node-id"),
-            telemetry_service: flags.switch("telemetry-service").unwrap_or(false),
-        }
-    }
-}
-
-/// Where the log goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogTarget {
-    /// Standard error.
-    Stderr,
-    /// Standard output.
-    Stdout,
-    /// A file.
-    LogFile,
-    /// Standard output and a file.
-    StdoutFile,
-    /// The system's log.
-    Syslog,
 }
 
 fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
@@ -394,7 +325,14 @@ impl Config {
         let managed = managed.transpose()?;
         let conflist = ConflistConfig::read(&settings, &file, legacy_flags.net_plugin_path.clone())?;
         sources::check_mode(channel_mode, &settings, &file, conflist.as_ref(), &mut notes)?;
-        notes.extend(without_effect(legacy, managed.is_some(), conflist.is_some()));
+        let named = !standalone || legacy.text("net-plugin-config-file").is_some();
+        let cni_plugin = named.then(|| legacy_flags.cni_plugin());
+        let in_effect = InEffect {
+            managed: managed.is_some(),
+            conflist: conflist.is_some(),
+            cni_plugin: cni_plugin.is_some(),
+        };
+        notes.extend(without_effect(legacy, in_effect));
         let insights = sources::insights(&settings.telemetry, &file, &mut notes);
         Ok(Self {
             program: *program,
@@ -432,6 +370,7 @@ impl Config {
             drain_timeout: args.drain_timeout.or(node.drain_timeout_secs).unwrap_or(Duration::from_secs(10)),
             managed,
             conflist,
+            cni_plugin,
             program_snat: settings.program_snat_iptables && channel_mode != ChannelMode::AzureHost,
             docker_url: node.docker_url.clone().unwrap_or_default(),
             wireserver_url: agent_url(&file.key("WireserverIP"), &settings.wireserver_ip)?,
@@ -516,119 +455,6 @@ fn conflist_settings(
         settings.cni_conflist_scenario = Some(parsed);
     }
     Ok(settings)
-}
-
-/// Where the reference left its state, if it is to be taken over.
-fn import_paths(
-    command: &CommandLine,
-    environment: &Environment,
-    node: &NodeSettings,
-    notes: &mut Vec<String>,
-) -> Result<Option<LegacyPaths>, ConfigError> {
-    let directory = command.args.import_legacy.as_ref().or(node.import_legacy.as_ref());
-    if let Some(directory) = directory {
-        let directory = absolute("import-legacy", directory)?;
-        return Ok(Some(LegacyPaths {
-            azure_cns: directory.join("azure-cns.json"),
-            azure_endpoints: directory.join("azure-endpoints.json"),
-            azure_vnet: Some(directory.join("azure-vnet.json")),
-            by_default: false,
-        }));
-    }
-    let store = command.legacy.text("store-file-path");
-    if store.is_none() && command.program == Program::Cns {
-        return Ok(None);
-    }
-    let endpoints = environment.text("CNSStoreFilePath")?;
-    for (key, prefix) in [("--store-file-path", store), ("CNSStoreFilePath", endpoints)] {
-        if let Some(prefix) = prefix.filter(|prefix| !prefix.ends_with('/')) {
-            // It may be meant: the reference writes such files.
-            notes
-                .push(format!("{key} {prefix}: this precedes the file's name and does not end with a slash"));
-        }
-    }
-    let file = |key, prefix: &str, name: &str| absolute(key, Path::new(&format!("{prefix}{name}")));
-    Ok(Some(LegacyPaths {
-        azure_cns: file("store-file-path", store.unwrap_or(STORE_PREFIX), "azure-cns.json")?,
-        azure_endpoints: file(
-            "store-file-path",
-            endpoints.unwrap_or(ENDPOINT_STORE_PREFIX),
-            "azure-endpoints.json",
-        )?,
-        azure_vnet: None,
-        by_default: store.is_none(),
-    }))
-}
-
-/// One line about legacy flags that were given and change nothing.
-fn without_effect(legacy: &LegacyFlags, managed: bool, conflist: bool) -> Option<String> {
-    const FLAGS: [&str; 7] = [
-        "net-plugin-config-file",
-        "create-defaultextnetwork-type",
-        "telemetry",
-        "telemetry-service",
-        "api-url",
-        "ipam-query-url",
-        "ipam-query-interval",
-    ];
-    const OF_MANAGED: [&str; 5] = [
-        "http-connection-timeout",
-        "http-response-header-timeout",
-        "private-endpoint",
-        "infra-vnet",
-        "node-id",
-    ];
-    const OF_CONFLIST: [&str; 3] = ["net-plugin-path", "cni-conflist-filepath", "cni-conflist-scenario"];
-    let is_without = |long: &&str| {
-        FLAGS.contains(long)
-            || (!managed && OF_MANAGED.contains(long))
-            || (!conflist && OF_CONFLIST.contains(long))
-    };
-    let given: Vec<String> = legacy
-        .given()
-        .filter(|(long, value)| is_without(long) && !value.is_empty())
-        // What it is by itself.
-        .filter(|given| *given != ("telemetry", "true"))
-        .map(|(long, _)| format!("--{long}"))
-        .collect();
-    (!given.is_empty()).then(|| format!("this version does not act on these flags: {}", given.join(", ")))
-}
-
-fn log_target(flag: Option<&str>, azure: bool) -> LogTarget {
-    match flag {
-        Some("syslog") => LogTarget::Syslog,
-        Some("stderr") => LogTarget::Stderr,
-        Some("stdout") => LogTarget::Stdout,
-        Some("stdoutfile") => LogTarget::StdoutFile,
-        Some("logfile") => LogTarget::LogFile,
-        // The flag's table lets no other through.
-        _ if azure => LogTarget::LogFile,
-        _ => LogTarget::Stderr,
-    }
-}
-
-/// What is logged: our option, ours in the file, or the reference's structured logger where it is switched on.
-fn log_level(command: &CommandLine, file: &FileRead) -> Result<String, ConfigError> {
-    let settings = &file.settings;
-    let told = told(
-        command.args.log_level.clone(),
-        command.key("log_level", "--log-level"),
-        file,
-        settings.node.log_level.clone(),
-        "Node.LogLevel",
-    );
-    let Some((level, key)) = told else {
-        let level = match settings.logger.level.as_str() {
-            level @ ("debug" | "warn" | "error") => level,
-            "dpanic" | "panic" | "fatal" => "error",
-            _ => "info",
-        };
-        return Ok(if settings.enable_logger_v2 { level } else { "info" }.to_owned());
-    };
-    match tracing_subscriber::EnvFilter::try_new(&level) {
-        Ok(_) => Ok(level),
-        Err(error) => Err(ConfigError::LogLevel { key, given: level, why: error.to_string() }),
-    }
 }
 
 fn list(flags: &[u32], file: Option<&Vec<u32>>) -> Vec<u32> {

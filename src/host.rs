@@ -1,12 +1,13 @@
 //! Clients of the machine's agents: NMAgent and wireserver, IMDS, DNC, Key Vault (spec/host-agents.md), docker and Application
-//! Insights.
+//! Insights; and the machine's own CNI plugin, which is run.
 //!
-//! They share one HTTP layer, [`http`]: no proxy, no redirect, bounded time and size. Each client is a cheap handle that can be
+//! The clients share one HTTP layer, [`http`]: no proxy, no redirect, bounded time and size. Each client is a cheap handle that can be
 //! cloned; `within` gives one with less time; `state` tells how the agent last answered, for `cnsctl status`. A call is
 //! cancelled by dropping its future.
 //!
 //! Nothing here knows the ledger or a channel mode: what an answer means is decided by who asked.
 
+pub mod cni_plugin;
 pub mod dnc;
 pub mod docker;
 pub mod http;

@@ -46,7 +46,7 @@ use crate::{
         PodIdentity, PodKey, PodKeyScheme,
     },
     proto::{compat::cns_server, v1 as pb},
-    sources::SourceHandle,
+    sources::{SourceHandle, cni_update::CniUpdates},
 };
 
 /// The longest that a call may take; ours end well inside the 15 s after which legacy clients give up (design §3). Streams
@@ -131,6 +131,8 @@ pub struct Context {
     joined: Joined,
     first_requests: FirstRequests,
     programming: programming::Check,
+    /// Whom to tell of changed network containers of Azure Container Instances, where there is somebody.
+    cni_updates: Option<CniUpdates>,
     /// The mode's source of network containers, where it has one.
     source: Option<SourceHandle>,
     /// Places of watchers and bundles.
@@ -166,6 +168,7 @@ impl Context {
             joined: Joined::default(),
             first_requests: FirstRequests::default(),
             programming: programming::Check::default(),
+            cni_updates: None,
             source: None,
             streams,
             stopping,
@@ -187,6 +190,12 @@ impl Context {
     #[must_use]
     pub fn with_source(self, source: SourceHandle) -> Self {
         Self { source: Some(source), ..self }
+    }
+
+    /// The same with a CNI plugin that is told of changed network containers.
+    #[must_use]
+    pub fn with_cni_updates(self, updates: Option<CniUpdates>) -> Self {
+        Self { cni_updates: updates, ..self }
     }
 
     /// The sandboxes' keeper, shared with the reconciler.

@@ -5,6 +5,7 @@
 //! is new, and not blindly about what is gone (design §6): see [`Doubt`]. One that keeps failing takes the node's readiness back until
 //! it gives a list again; what is known is served meanwhile.
 
+pub mod cni_update;
 mod doubt;
 pub mod host_versions;
 pub mod managed;

@@ -34,6 +34,7 @@ use crate::{
     service::{LegacyDocuments, LegacyFormat},
     sources::{
         Alarm, Alarms, SourceHandle, Turns,
+        cni_update::CniUpdates,
         managed::Managed,
         node_subnet::{self, NodeSubnet},
     },
@@ -61,6 +62,7 @@ pub(super) fn source(
     config: &Config,
     ledger: &Ledger,
     agents: Option<&Agents>,
+    cni_updates: Option<CniUpdates>,
     readiness: &Readiness,
 ) -> Result<Option<Source>, AppError> {
     let Some(agents) = agents.cloned() else { return Ok(None) };
@@ -85,6 +87,7 @@ pub(super) fn source(
         ledger,
         dnc: Dnc::new(node, limits, Roots::System)?,
         agents,
+        cni_updates,
         decode: gateway::read_network_container,
         patience: RegisterPatience::default(),
         turns: Turns::every(managed.sync_interval),

@@ -332,6 +332,7 @@ fn a_flag_counts_before_the_file_and_the_file_before_the_default() {
             "imds_url",
             "managed",
             "conflist",
+            "cni_plugin",
             "program_snat",
             "async_delete",
             "import_legacy",
@@ -490,6 +491,20 @@ fn the_environment_and_the_conflist_flags_are_carried() {
     // Without the list its flags change nothing, and that is told.
     let note = cns(&args).unwrap().notes.pop().unwrap();
     assert!(note.contains("-net-plugin-path") && note.contains("-cni-conflist-scenario"), "{note}");
+}
+
+/// In Standalone the pods' plugin is ours, and no other is run unless one is named.
+#[test]
+fn the_cni_plugin_is_known_where_dnc_changes_network_containers() {
+    let plugin = |path: &str, list: &str| Some(CniPlugin { path: path.into(), list: list.into() });
+    let usual = plugin("/opt/cni/bin", "/etc/cni/net.d/10-azure.conflist");
+    assert_eq!(with_file("cns", &json!({"ChannelMode": "Direct"}), &[]).unwrap().cni_plugin, usual);
+    let args = ["-np", "/bin:/opt", "-npconfig", "/c"];
+    let direct = with_file("cns", &json!({"ChannelMode": "Direct"}), &args).unwrap();
+    assert_eq!((direct.cni_plugin, direct.notes), (plugin("/bin:/opt", "/c"), vec![]));
+    assert_eq!(cns(&[]).unwrap().cni_plugin, None);
+    let named = cns(&args).unwrap();
+    assert_eq!((named.cni_plugin, named.notes), (plugin("/bin:/opt", "/c"), vec![]));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use super::{
     status::{self, Failure},
 };
 use crate::{
+    host::cni_plugin::CniPluginError,
     ledger::{MissingAssigned, NcOrigin, NcView, UpsertNc, UpsertedNc, View},
     model::{Actor, IpRecord, NcId, NcSpec, PodIdentity, ReturnCode},
     proto::v1::{self as pb, network_container_service_server::NetworkContainerService},
@@ -24,6 +25,15 @@ const LOOK_WITHIN: Duration = Duration::from_secs(5);
 pub(super) struct NetworkContainers(pub(super) Context);
 
 impl NetworkContainers {
+    /// Records one; a pod whose routes change with it has them first.
+    async fn announce_and_upsert(&self, actor: Actor, spec: NcSpec) -> Result<UpsertedNc, Status> {
+        let _announced = match &self.0.cni_updates {
+            Some(updates) => Some(updates.announce(&self.0.ledger, &spec).await.map_err(not_announced)?),
+            None => None,
+        };
+        self.upsert(actor, spec).await
+    }
+
     async fn upsert(&self, actor: Actor, spec: NcSpec) -> Result<UpsertedNc, Status> {
         let upsert = UpsertNc {
             spec,
@@ -49,6 +59,14 @@ impl NetworkContainers {
     fn status_of(&self, id: &NcId) -> Option<pb::NetworkContainerStatus> {
         self.0.ledger.view().nc(id).map(convert::pb_nc_status)
     }
+}
+
+fn not_announced(error: CniPluginError) -> Status {
+    let message = format!("CreateOrUpdateNetworkContainer failed: {error}");
+    Failure::new(Code::FailedPrecondition, ReturnCode::UnexpectedError, message)
+        .detail("CNI_UPDATE_FAILED")
+        .remedy("the network container is as it was; mend what is said of the CNI plugin, and send it again")
+        .into()
 }
 
 fn unknown(id: &NcId) -> Status {
@@ -96,7 +114,7 @@ impl NetworkContainerService for NetworkContainers {
     ) -> Result<Response<pb::CreateOrUpdateNetworkContainerResponse>, Status> {
         let actor = Context::actor(&request);
         let spec = convert::nc_spec("network_container", request.into_inner().network_container)?;
-        let upserted = self.upsert(actor, spec).await?;
+        let upserted = self.announce_and_upsert(actor, spec).await?;
         let status = self.status_of(upserted.record.id());
         Ok(Response::new(pb::CreateOrUpdateNetworkContainerResponse { status, created: upserted.created }))
     }
@@ -106,7 +124,7 @@ impl NetworkContainerService for NetworkContainers {
         request: Request<pb::BatchCreateOrUpdateNetworkContainersRequest>,
     ) -> Result<Response<pb::BatchCreateOrUpdateNetworkContainersResponse>, Status> {
         let actor = Context::actor(&request);
-        // All are read before any is stored (spec/network-containers.md §16 T14).
+        // All are read before any is stored (spec/network-containers.md §16 T14); none is announced to the CNI (§14).
         let specs = request.into_inner().network_containers.into_iter().enumerate();
         let specs: Vec<NcSpec> = specs
             .map(|(i, nc)| convert::nc_spec(&format!("network_containers[{i}]"), Some(nc)))

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Alarm, Alarms, Doubt, Turns,
+    cni_update::CniUpdates,
     doubt::loses_most,
     host_versions::{self, SyncError},
     outage::Outage,
@@ -78,6 +79,8 @@ pub struct Managed {
     pub dnc: Dnc,
     /// Who has programmed what.
     pub agents: Agents,
+    /// Whom to tell of changed definitions.
+    pub cni_updates: Option<CniUpdates>,
     /// Reads definitions.
     pub decode: Decode,
     /// How long registration is tried.
@@ -113,6 +116,7 @@ impl Managed {
             ledger: self.ledger,
             dnc: self.dnc,
             agents: self.agents.within(VERSIONS_WITHIN),
+            cni_updates: self.cni_updates,
             decode: self.decode,
             alarms: self.alarms,
             outage: Outage::new("DNC", self.readiness),
@@ -187,6 +191,7 @@ struct Sync {
     ledger: Ledger,
     dnc: Dnc,
     agents: Agents,
+    cni_updates: Option<CniUpdates>,
     decode: Decode,
     alarms: Alarms,
     outage: Outage,
@@ -260,6 +265,12 @@ impl Sync {
 
     /// As the API does it; that it is programmed is for NMAgent to say.
     async fn upsert(&self, spec: NcSpec) -> Result<(), String> {
+        let _announced = match &self.cni_updates {
+            Some(updates) => {
+                Some(updates.announce(&self.ledger, &spec).await.map_err(|error| error.to_string())?)
+            }
+            None => None,
+        };
         let (origin, missing) = (NcOrigin::Api, MissingAssigned::Refuse);
         let upsert = UpsertNc { spec, origin, missing, programmed: None };
         self.ledger.upsert_nc(actor(), upsert).await.map(drop).map_err(|error| error.to_string())

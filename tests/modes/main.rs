@@ -14,6 +14,7 @@ mod http;
 mod need;
 
 mod azure_host;
+mod cni_update;
 mod keepers;
 mod managed;
 mod node;
