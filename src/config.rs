@@ -35,7 +35,7 @@ pub use file::{
 };
 pub use go_flags::{FlagError, GO_FLAGS, GoFlag, Kind, LegacyFlags};
 pub use legacy::{LegacyPaths, LegacySettings};
-pub use log::LogTarget;
+pub use log::{LogFile, LogTarget};
 pub use mode::{ChannelMode, UnknownChannelMode};
 pub use program::Program;
 pub use rest::{DEFAULT_PORT, RestAddress, RestListeners, RestTls, RestUrlError, TlsSource, TlsVersion};
@@ -147,6 +147,8 @@ pub struct Config {
     pub log_target: LogTarget,
     /// Directory of the log file, for the targets that have one.
     pub log_directory: PathBuf,
+    /// A further file, of JSON lines.
+    pub log_file: Option<LogFile>,
     /// The file that was read.
     pub config_file: Option<PathBuf>,
     /// All of its settings, with defaults; the modes that use the others will find them here.
@@ -333,6 +335,7 @@ impl Config {
             cni_plugin: cni_plugin.is_some(),
         };
         notes.extend(without_effect(legacy, in_effect));
+        let log_file = LogFile::read(&file, &mut notes)?;
         let insights = sources::insights(&settings.telemetry, &file, &mut notes);
         Ok(Self {
             program: *program,
@@ -387,6 +390,7 @@ impl Config {
                 "log-location",
                 Path::new(legacy.text("log-location").unwrap_or(LOG_DIRECTORY)),
             )?,
+            log_file,
             config_file: file.path,
             settings,
             legacy_flags,

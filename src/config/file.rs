@@ -674,7 +674,6 @@ const NOT_ACTED_ON: &[&str] = &[
     "/SyncHostNCTimeoutMs",
     "/EnableAPIServerHealthPing",
     "/EnablePprof",
-    "/Logger/file",
     "/Logger/appInsights",
     "/Logger/etw",
     "/TLSSubjectName",

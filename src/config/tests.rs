@@ -338,6 +338,7 @@ fn a_flag_counts_before_the_file_and_the_file_before_the_default() {
             "import_legacy",
             "log_target",
             "log_directory",
+            "log_file",
             "config_file",
             "settings",
             "legacy_flags",
@@ -515,6 +516,19 @@ fn the_structured_logger_s_level_counts_where_it_is_switched_on() {
     assert_eq!(level(logger(true, "fatal"), &[]), "error");
     assert_eq!(level(logger(false, "debug"), &[]), "info");
     assert_eq!(level(logger(true, "error"), &["-l", "Debug"]), "debug");
+    // Its file has a level of its own.
+    let file = |on: bool, file: Value| {
+        let config = with_file("cns", &json!({"EnableLoggerV2": on, "Logger": {"file": file}}), &[]).unwrap();
+        (config.log_file, config.log_level, config.notes)
+    };
+    let usual =
+        LogFile { path: "/var/log/azure-cns.log".into(), level: "info", backups: 10, most_bytes: 10 << 20 };
+    assert_eq!(file(true, json!({})), (Some(usual), "info".into(), vec![]));
+    let told = json!({"filepath": "/log/x", "level": "panic", "maxBackups": 0, "maxSize": 1});
+    let other = LogFile { path: "/log/x".into(), level: "error", backups: 0, most_bytes: 1 << 20 };
+    assert_eq!(file(true, told.clone()), (Some(other), "info".into(), vec![]));
+    let (none, _, notes) = file(false, told);
+    assert!(none.is_none() && notes[0].contains("EnableLoggerV2 is not set"), "{notes:?}");
 }
 
 /// Words of which command lines are made, and bits of JSON.

@@ -15,12 +15,18 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-use self::{file::RotatingFile, syslog::Syslog};
+use self::{
+    file::{Bounds, RotatingFile},
+    syslog::Syslog,
+};
 use super::{otlp::Otlp, traces::Traces};
-use crate::config::{Config, LogFormat, LogTarget};
+use crate::config::{Config, LogFile, LogFormat, LogTarget};
 
 /// The log's file, in the directory that `-o` names.
 const FILE: &str = "azure-cns.log";
+
+/// How much of it is kept, as with the reference's -t logfile.
+const BOUNDS: Bounds = Bounds { most_bytes: 5 << 20, backups: 7 };
 
 /// Why nothing can be logged.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +34,17 @@ pub enum LogError {
     /// The file.
     #[error("the log file {path} cannot be written: {source}; name another directory with -o, or log elsewhere with -t", path = path.display())]
     File {
+        /// Which.
+        path: PathBuf,
+        /// What the kernel says.
+        source: io::Error,
+    },
+    /// The structured logger's file.
+    #[error(
+        "the log file {path} cannot be written: {source}; name another one as Logger.file.filepath in cns_config.json",
+        path = path.display()
+    )]
+    StructuredFile {
         /// Which.
         path: PathBuf,
         /// What the kernel says.
@@ -52,39 +69,58 @@ pub struct Reported {
 
 /// Installs the process-wide subscriber. The level was checked with the configuration. Must be called within the runtime.
 pub fn install(config: &Config) -> Result<Reported, LogError> {
-    let filter = EnvFilter::try_new(&config.log_level).unwrap_or_else(|_| EnvFilter::new("info"));
+    // Every layer has a filter of its own: the structured file may be told more than the log, or less.
+    let filter = || EnvFilter::try_new(&config.log_level).unwrap_or_else(|_| EnvFilter::new("info"));
+    let path = config.log_directory.join(FILE);
+    // Both have the same name by default, and two writers that rename each other's file lose lines.
+    let structured_is_it = config.log_file.as_ref().is_some_and(|file| file.path == path);
     let open = || {
-        let path = config.log_directory.join(FILE);
-        RotatingFile::open(path.clone()).map_err(|source| LogError::File { path, source })
+        RotatingFile::open(path.clone(), BOUNDS)
+            .map_err(|source| LogError::File { path: path.clone(), source })
     };
     let (writer, terminal) = match config.log_target {
-        LogTarget::Stderr => (BoxMakeWriter::new(io::stderr), io::stderr().is_terminal()),
-        LogTarget::Stdout => (BoxMakeWriter::new(io::stdout), io::stdout().is_terminal()),
-        LogTarget::LogFile => (BoxMakeWriter::new(open()?), false),
-        LogTarget::StdoutFile => (BoxMakeWriter::new(Both(open()?)), false),
+        LogTarget::Stderr => (Some(BoxMakeWriter::new(io::stderr)), io::stderr().is_terminal()),
+        LogTarget::LogFile if structured_is_it => (None, false),
+        LogTarget::StdoutFile if structured_is_it => (Some(BoxMakeWriter::new(io::stdout)), false),
+        LogTarget::Stdout => (Some(BoxMakeWriter::new(io::stdout)), io::stdout().is_terminal()),
+        LogTarget::LogFile => (Some(BoxMakeWriter::new(open()?)), false),
+        LogTarget::StdoutFile => (Some(BoxMakeWriter::new(Both(open()?))), false),
         LogTarget::Syslog => {
             let syslog = Syslog::connect().map_err(|source| LogError::Syslog { source })?;
-            (BoxMakeWriter::new(syslog), false)
+            (Some(BoxMakeWriter::new(syslog)), false)
         }
     };
+    let structured = config.log_file.as_ref().map(|LogFile { path, level, backups, most_bytes }| {
+        let bounds = Bounds { most_bytes: *most_bytes, backups: *backups };
+        let file = RotatingFile::open(path.clone(), bounds)
+            .map_err(|source| LogError::StructuredFile { path: path.clone(), source })?;
+        Ok(fmt::layer().json().with_writer(file).with_filter(EnvFilter::new(*level)))
+    });
+    let structured = structured.transpose()?;
     // Escape sequences in a file or in journald are noise to everything that searches them. A terminal's owner may not want
     // colours either (https://no-color.org).
     let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let lines = fmt::layer().with_ansi(wanted && terminal).with_writer(writer);
-    let lines = match config.log_format {
-        LogFormat::Text => lines.with_target(false).boxed(),
-        LogFormat::Json => lines.json().boxed(),
-    };
+    let lines = writer.map(|writer| {
+        let lines = fmt::layer().with_ansi(wanted && terminal).with_writer(writer);
+        let lines = match config.log_format {
+            LogFormat::Text => lines.with_target(false).boxed(),
+            LogFormat::Json => lines.json().boxed(),
+        };
+        lines.with_filter(filter())
+    });
     let traces = Traces::default();
     let (otlp, no_otlp) = match config.otlp_endpoint.as_ref().map(Otlp::new) {
         None => (None, None),
         Some(Ok(otlp)) => (Some(otlp), None),
         Some(Err(error)) => (None, Some(error)),
     };
-    // The collector's layer has a filter of its own, so it stands on the registry itself.
-    let subscriber = tracing_subscriber::registry().with(otlp.as_ref().map(Otlp::layer));
+    let subscriber = tracing_subscriber::registry()
+        .with(otlp.as_ref().map(|otlp| otlp.layer(filter())))
+        .with(structured)
+        .with(lines)
+        .with(traces.clone().with_filter(filter()));
     // Somebody installed one already: a test that runs the daemon in its own process.
-    let _ = subscriber.with(lines).with(traces.clone()).with(filter).try_init();
+    let _ = subscriber.try_init();
     // A node does not go without network because its telemetry cannot be sent.
     if let Some(error) = no_otlp {
         tracing::error!(%error, "nothing is sent to a collector");

@@ -18,7 +18,11 @@ use opentelemetry_sdk::{
 };
 use tonic::transport::ClientTlsConfig;
 use tracing::{Level, Metadata, Subscriber};
-use tracing_subscriber::{Layer, filter::filter_fn, registry::LookupSpan};
+use tracing_subscriber::{
+    EnvFilter, Layer,
+    filter::{FilterExt as _, filter_fn},
+    registry::LookupSpan,
+};
 
 use crate::host::http::{AgentState, BaseUrl};
 
@@ -89,8 +93,8 @@ impl Otlp {
         &self.state
     }
 
-    /// The layer that feeds it.
-    pub(super) fn layer<S>(&self) -> impl Layer<S> + use<S>
+    /// The layer that feeds it with what `filter` lets through, from `info` on.
+    pub(super) fn layer<S>(&self, filter: EnvFilter) -> impl Layer<S> + use<S>
     where
         S: Subscriber + for<'span> LookupSpan<'span>,
     {
@@ -104,7 +108,7 @@ impl Otlp {
             *metadata.level() <= Level::INFO
                 && !CARRIERS.iter().any(|carrier| metadata.target().starts_with(carrier))
         };
-        events.and_then(spans).with_filter(filter_fn(is_ours))
+        events.and_then(spans).with_filter(filter_fn(is_ours).and(filter))
     }
 
     /// Sends what is left, and ends. Blocks, for twice [`FAREWELL`] at the most.

@@ -9,7 +9,7 @@ use std::{
     thread::JoinHandle,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     cns_under_test::{Cns, free_port, until},
@@ -259,6 +259,48 @@ async fn stdoutfile_is_both_and_syslog_needs_one() {
         assert_eq!(output.status.code(), Some(1));
         assert!(stderr(&output).contains("-t syslog: /dev/log"), "{}", stderr(&output));
     }
+}
+
+/// With the reference's structured logger there is a file of JSON lines with a level of its own; where it is the log's own file, all
+/// lines there are JSON.
+#[tokio::test]
+async fn the_structured_logger_has_a_file_of_its_own() {
+    let cns = Cns::prepared(&[]);
+    let config = cns.directory().join("cns_config.json");
+    let log = cns.directory().join("azure-cns.log");
+    let file = |level: &str| {
+        let file = json!({"filepath": log, "level": level, "maxBackups": 1, "maxSize": 1});
+        json!({"EnableLoggerV2": true, "Logger": {"level": "error", "file": file}})
+    };
+    let lines = || -> Vec<Value> {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let says_ready =
+        || async { lines().iter().any(|line| line["fields"]["message"].as_str() == Some("ready")) };
+    let (logs, config_path) = (cns.directory().display().to_string(), config.display().to_string());
+
+    std::fs::write(&config, file("info").to_string()).unwrap();
+    let url = format!("tcp://127.0.0.1:{}", free_port());
+    let azure = Azure::start(&["-c", &url, "-t", "stdout", "-cp", &config_path]);
+    until("the file says ready", says_ready).await;
+    assert_eq!(azure.said("out"), "", "there it is errors only");
+    drop(azure);
+
+    std::fs::remove_file(&log).unwrap();
+    let url = format!("tcp://127.0.0.1:{}", free_port());
+    let azure = Azure::start(&["-c", &url, "-t", "logfile", "-o", &logs, "-cp", &config_path]);
+    until("all lines are JSON", says_ready).await;
+    assert_eq!(azure.said("out"), "");
+    drop(azure);
+
+    let mut wrong = file("info");
+    wrong["Logger"]["file"]["filepath"] = json!("/nonexistent/x.log");
+    std::fs::write(&config, wrong.to_string()).unwrap();
+    let output = azure_with(&["-c", "tcp://:1", "-t", "stdout", "-cp", &config_path]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = stderr(&output);
+    assert!(said.contains("/nonexistent/x.log") && said.contains("Logger.file.filepath"), "{said}");
 }
 
 fn azure_with(args: &[&str]) -> Output {

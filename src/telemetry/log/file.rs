@@ -1,4 +1,4 @@
-//! A log file of bounded size: full, it is renamed to `.1`, that to `.2`, and so on; the reference keeps as many.
+//! A log file of bounded size: full, it is renamed to `.1`, that to `.2`, and so on.
 
 use std::{
     fs::{File, OpenOptions, rename},
@@ -9,16 +9,20 @@ use std::{
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// How large a file grows.
-const MOST_BYTES: u64 = 5 << 20;
-/// How many there are, with the one that is written.
-const FILES: usize = 8;
+/// How much is kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// How large a file grows.
+    pub(super) most_bytes: u64,
+    /// How many full ones there are, beside the one that is written.
+    pub(super) backups: usize,
+}
 
 /// The file that is written.
 #[derive(Debug)]
 pub(super) struct RotatingFile {
     path: PathBuf,
-    most_bytes: u64,
+    bounds: Bounds,
     open: Mutex<Open>,
 }
 
@@ -37,13 +41,9 @@ impl Open {
 }
 
 impl RotatingFile {
-    pub(super) fn open(path: PathBuf) -> io::Result<Self> {
-        Self::of_size(path, MOST_BYTES)
-    }
-
-    fn of_size(path: PathBuf, most_bytes: u64) -> io::Result<Self> {
+    pub(super) fn open(path: PathBuf, bounds: Bounds) -> io::Result<Self> {
         let open = Mutex::new(Open::at(&path)?);
-        Ok(Self { path, most_bytes, open })
+        Ok(Self { path, bounds, open })
     }
 
     fn rotated(&self, number: usize) -> PathBuf {
@@ -53,7 +53,12 @@ impl RotatingFile {
     }
 
     fn rotate(&self, open: &mut Open) -> io::Result<()> {
-        for number in (1..FILES - 1).rev() {
+        if self.bounds.backups == 0 {
+            open.file.set_len(0)?;
+            open.length = 0;
+            return Ok(());
+        }
+        for number in (1..self.bounds.backups).rev() {
             match rename(self.rotated(number), self.rotated(number + 1)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -82,7 +87,7 @@ pub(super) struct FileWriter<'a> {
 
 impl Write for FileWriter<'_> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.open.length >= self.log.most_bytes && self.log.rotate(&mut self.open).is_err() {
+        if self.open.length >= self.log.bounds.most_bytes && self.log.rotate(&mut self.open).is_err() {
             // A file that is too large is better than none. It is tried again after as many bytes.
             self.open.length = 0;
         }
@@ -106,7 +111,7 @@ mod tests {
     fn a_full_file_is_renamed_and_the_oldest_goes() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("azure-cns.log");
-        let log = RotatingFile::of_size(path.clone(), 4).unwrap();
+        let log = RotatingFile::open(path.clone(), Bounds { most_bytes: 4, backups: 7 }).unwrap();
         for line in 0..20 {
             log.make_writer().write_all(format!("l{line:02}\n").as_bytes()).unwrap();
         }
@@ -115,8 +120,20 @@ mod tests {
         assert!(!log.rotated(8).exists());
         // What an earlier process wrote is gone on with.
         drop(log);
-        let log = RotatingFile::of_size(path.clone(), 100).unwrap();
+        let log = RotatingFile::open(path.clone(), Bounds { most_bytes: 100, backups: 7 }).unwrap();
         log.make_writer().write_all(b"more\n").unwrap();
         assert_eq!(read_to_string(&path).unwrap(), "l19\nmore\n");
+    }
+
+    #[test]
+    fn without_backups_a_full_file_begins_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("azure-cns.log");
+        let log = RotatingFile::open(path.clone(), Bounds { most_bytes: 6, backups: 0 }).unwrap();
+        for line in 0..5 {
+            log.make_writer().write_all(format!("l{line:02}\n").as_bytes()).unwrap();
+        }
+        assert_eq!(read_to_string(&path).unwrap(), "l04\n");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 }
