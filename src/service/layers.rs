@@ -94,7 +94,8 @@ where
         let id = request_id(&mut request);
         let path = request.uri().path().to_owned();
         let limit = limit(&request);
-        let refusal = gate.refusal(&path, &caller);
+        // What nobody can hear of any more is not begun.
+        let refusal = if limit.is_zero() { Err(no_time()) } else { gate.refusal(&path, &caller) };
         request.extensions_mut().insert(caller.clone());
         // The clone that was polled ready is the one to call.
         let clone = self.inner.clone();
@@ -208,6 +209,15 @@ fn too_late(limit: Duration) -> Status {
         .detail("DEADLINE")
         .put("limit_ms", limit.as_millis())
         .remedy("ask again with a later deadline: what took effect is answered again")
+        .into()
+}
+
+fn no_time() -> Status {
+    let message = "the caller's deadline leaves no time to answer; nothing was done";
+    Failure::new(Code::DeadlineExceeded, ReturnCode::UnexpectedError, message)
+        .detail("DEADLINE")
+        .put("limit_ms", 0)
+        .remedy("ask again with a deadline that leaves more than the 2 ms which an answer needs")
         .into()
 }
 
@@ -346,11 +356,14 @@ mod tests {
     #[tokio::test]
     async fn a_deadline_is_answered_as_such_and_counted() {
         let seen = Arc::new(Seen::default());
-        for timeout in ["20m", "1n"] {
+        for (timeout, expected) in [
+            ("20m", "not done within the caller's deadline"),
+            ("1n", "deadline leaves no time to answer; nothing was done"),
+        ] {
             let response = never_done(&seen).oneshot(request(timeout)).await.unwrap();
             let status = Status::from_header_map(response.headers()).unwrap();
             assert_eq!(status.code(), Code::DeadlineExceeded);
-            assert!(status.message().contains("the caller's deadline"), "{status}");
+            assert!(status.message().contains(expected), "{status}");
             assert!(status.get_details_error_info().unwrap().metadata.contains_key("remedy"));
         }
         let counted = seen.0.lock().unwrap().clone();
