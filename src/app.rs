@@ -122,7 +122,8 @@ impl App {
         };
         let readiness = modes::readiness(config.channel_mode);
         let cni_updates = config.cni_plugin.clone().map(CniUpdates::new);
-        let source = modes::source(&config, &ledger, agents.as_ref(), cni_updates.clone(), &readiness)?;
+        let source =
+            modes::source(&config, &ledger, agents.as_ref(), cni_updates.clone(), &metrics, &readiness)?;
         let imds = agents.as_ref().map(|agents| agents.imds.clone());
         let (home_az, told_home_az) = watch::channel(HomeAzState::default());
         let watched_zone = match (&agents, config.channel_mode) {

@@ -46,7 +46,7 @@ use crate::{
         PodIdentity, PodKey, PodKeyScheme,
     },
     proto::{compat::cns_server, v1 as pb},
-    sources::{SourceHandle, cni_update::CniUpdates},
+    sources::{SourceHandle, cni_update::CniUpdates, host_versions::SyncObserver},
 };
 
 /// The longest that a call may take; ours end well inside the 15 s after which legacy clients give up (design §3). Streams
@@ -112,11 +112,9 @@ pub trait LegacyFormat: Send + Sync + 'static {
 }
 
 /// Told of what the services see beside calls and commands.
-pub trait ServiceObserver: Send + Sync {
+pub trait ServiceObserver: SyncObserver {
     /// A pod got its addresses, so long after it first asked.
     fn pod_waited(&self, _: Duration) {}
-    /// The host was asked what it has programmed; `listed` is how many network containers it named, if it was reached.
-    fn host_versions_synced(&self, _ok: bool, _listed: Option<usize>, _took: Duration) {}
 }
 
 /// What every service has.

@@ -11,7 +11,7 @@
 //! Managed and AzureHost are ready no longer when DNC or NMAgent has failed three times in a row, and again with its first answer. The CNI
 //! list stays.
 
-use std::{io, path::Path, time::Duration};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 use tokio::{sync::watch, task::spawn_blocking};
@@ -39,6 +39,7 @@ use crate::{
         node_subnet::{self, NodeSubnet},
     },
     store::legacy::LegacyFiles,
+    telemetry::metrics::Metrics,
 };
 
 /// What the mode waits for before it can do what it is for.
@@ -63,6 +64,7 @@ pub(super) fn source(
     ledger: &Ledger,
     agents: Option<&Agents>,
     cni_updates: Option<CniUpdates>,
+    metrics: &Arc<Metrics>,
     readiness: &Readiness,
 ) -> Result<Option<Source>, AppError> {
     let Some(agents) = agents.cloned() else { return Ok(None) };
@@ -87,6 +89,7 @@ pub(super) fn source(
         ledger,
         dnc: Dnc::new(node, limits, Roots::System)?,
         agents,
+        observer: metrics.clone(),
         cni_updates,
         decode: gateway::read_network_container,
         patience: RegisterPatience::default(),

@@ -72,9 +72,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::sources::host_versions::SyncObserver;
 
-    #[derive(Default)]
+    #[derive(Debug, Default)]
     struct Told(Mutex<Vec<u64>>);
+
+    impl SyncObserver for Told {}
 
     impl ServiceObserver for Told {
         fn pod_waited(&self, waited: Duration) {

@@ -1,6 +1,6 @@
 //! `cns.v1.NMAgentService`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tonic::{Code, Request, Response, Status};
 
@@ -13,7 +13,7 @@ use super::{
 use crate::{
     model::{OrchestratorType, ReturnCode},
     proto::v1::{self as pb, nm_agent_service_server::NmAgentService},
-    sources::host_versions::{self, SyncError},
+    sources::host_versions::{self, SyncError, SyncObserver},
 };
 
 /// Well inside a call's limit, so that it is the agent that is blamed.
@@ -67,13 +67,8 @@ impl NmAgentService for NmAgent {
         let agents = self.0.agents("SyncHostNCVersions")?;
         // Where NCs feed the pool, their addresses become available with the NC (spec/network-containers.md §7.1).
         let promote = self.0.ledger.view().orchestrator().kind == Some(OrchestratorType::KubernetesCrd);
-        let begun = Instant::now();
-        let synced = host_versions::sync(&self.0.ledger, &agents.within(HALF), promote).await;
-        if let Some(observer) = self.0.observer() {
-            let done = synced.as_ref().ok();
-            let ok = done.is_some_and(|synced| synced.outdated.is_empty());
-            observer.host_versions_synced(ok, done.and_then(|synced| synced.listed), begun.elapsed());
-        }
+        let observer = self.0.observer().map(|observer| observer as &dyn SyncObserver);
+        let synced = host_versions::sync(&self.0.ledger, &agents.within(HALF), promote, observer).await;
         let synced = synced.map_err(|error| match error {
             SyncError::Nmagent(error) => nmagent_failed(ReturnCode::NmAgentNcVersionListError, &error),
             SyncError::Ledger(error) => status::of_ledger(error),

@@ -3,7 +3,11 @@
 //! The reference asks under its state lock and stalls every pod while an agent is slow (§12 row 4). Here the agents are asked first,
 //! by nobody who holds anything, and what they say is one command to the ledger.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    fmt,
+    time::{Duration, Instant},
+};
 
 use crate::{
     host::{Agents, nmagent::NmagentError},
@@ -38,6 +42,12 @@ pub struct Synced {
     pub listed: Option<usize>,
 }
 
+/// Told of every round.
+pub trait SyncObserver: fmt::Debug + Send + Sync {
+    /// `ok` if nothing is outdated; `listed` is how many network containers the host named, if it was asked and said so.
+    fn host_versions_synced(&self, _ok: bool, _listed: Option<usize>, _took: Duration) {}
+}
+
 /// Whether the host has programmed the NC at its goal. One whose goal is no number never is (host-agents.md §5.1).
 pub fn is_complete(nc: &NcView) -> bool {
     match (nc.record.spec.version_number(), nc.record.host_version) {
@@ -48,7 +58,23 @@ pub fn is_complete(nc: &NcView) -> bool {
 
 /// One round of §7.2: NCs that are behind their goal are looked up at NMAgent, and at IMDS where NMAgent does not know them. With
 /// `promote` their addresses become available. Nobody is asked while nothing is behind.
-pub async fn sync(ledger: &Ledger, agents: &Agents, promote: bool) -> Result<Synced, SyncError> {
+pub async fn sync(
+    ledger: &Ledger,
+    agents: &Agents,
+    promote: bool,
+    observer: Option<&dyn SyncObserver>,
+) -> Result<Synced, SyncError> {
+    let begun = Instant::now();
+    let synced = look(ledger, agents, promote).await;
+    if let Some(observer) = observer {
+        let done = synced.as_ref().ok();
+        let ok = done.is_some_and(|synced| synced.outdated.is_empty());
+        observer.host_versions_synced(ok, done.and_then(|synced| synced.listed), begun.elapsed());
+    }
+    synced
+}
+
+async fn look(ledger: &Ledger, agents: &Agents, promote: bool) -> Result<Synced, SyncError> {
     let (behind, programmed): (Vec<(NcId, Option<u64>)>, usize) = {
         let view = ledger.view();
         let active = || view.ncs().filter(|nc| nc.record.lifecycle == NcLifecycle::Active);

@@ -16,7 +16,7 @@ use super::{
     Alarm, Alarms, Doubt, Turns,
     cni_update::CniUpdates,
     doubt::loses_most,
-    host_versions::{self, SyncError},
+    host_versions::{self, SyncError, SyncObserver},
     outage::Outage,
 };
 use crate::{
@@ -79,6 +79,8 @@ pub struct Managed {
     pub dnc: Dnc,
     /// Who has programmed what.
     pub agents: Agents,
+    /// Told of every look at what the host has programmed.
+    pub observer: Arc<dyn SyncObserver>,
     /// Whom to tell of changed definitions.
     pub cni_updates: Option<CniUpdates>,
     /// Reads definitions.
@@ -116,6 +118,7 @@ impl Managed {
             ledger: self.ledger,
             dnc: self.dnc,
             agents: self.agents.within(VERSIONS_WITHIN),
+            observer: self.observer,
             cni_updates: self.cni_updates,
             decode: self.decode,
             alarms: self.alarms,
@@ -191,6 +194,7 @@ struct Sync {
     ledger: Ledger,
     dnc: Dnc,
     agents: Agents,
+    observer: Arc<dyn SyncObserver>,
     cni_updates: Option<CniUpdates>,
     decode: Decode,
     alarms: Alarms,
@@ -325,7 +329,8 @@ impl Sync {
     /// Records what the host has programmed. While NMAgent does not say, that stays unknown.
     async fn host_versions(&self) {
         // The clients tell when an agent stops answering.
-        if let Err(SyncError::Ledger(error)) = host_versions::sync(&self.ledger, &self.agents, false).await {
+        let synced = host_versions::sync(&self.ledger, &self.agents, false, Some(&*self.observer)).await;
+        if let Err(SyncError::Ledger(error)) = synced {
             tracing::error!(%error, "what the host has programmed cannot be recorded");
         }
     }

@@ -23,6 +23,7 @@ use crate::{
     model::{ChangeNote, IpStateKind, Outcome},
     proto,
     service::{ServiceObserver, layers::RpcObserver},
+    sources::host_versions::SyncObserver,
 };
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -399,7 +400,9 @@ impl ServiceObserver for Metrics {
     fn pod_waited(&self, waited: Duration) {
         self.assignment.observe(waited.as_secs_f64());
     }
+}
 
+impl SyncObserver for Metrics {
     fn host_versions_synced(&self, ok: bool, listed: Option<usize>, took: Duration) {
         let label = WentWell { ok: if ok { "true" } else { "false" } };
         self.version_syncs.get_or_create(&label).inc();

@@ -200,6 +200,11 @@ async fn nmagent_s_faults_hold_nothing_up_and_complete_nothing() {
         until("NMAgent says so", || async { node.ncs().await.iter().all(|nc| nc.host_version == Some(2)) })
             .await;
     }
+    for ok in [false, true] {
+        let rounds = format!("sync_host_nc_version_total{{ok=\"{ok}\"}}");
+        until("its rounds are counted", || node.counted(&rounds)).await;
+    }
+    assert!(node.metric("has_networkcontainer 8").await);
     // Chunked, with ids in capitals, ids that are none, and more than the reference's 4 KiB.
     node.agents.fail(VERSIONS, Fault::Chunked);
     node.agents.world(|world| {

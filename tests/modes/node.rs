@@ -157,10 +157,21 @@ impl Node {
         (answer.status, String::from_utf8(answer.body).unwrap())
     }
 
-    pub(crate) async fn metric(&self, line: &str) -> bool {
+    async fn metrics(&self) -> String {
         let answer =
             http::exchange(self.probes, &http::request("GET", "/metrics", &[], None), "GET").await.unwrap();
-        String::from_utf8(answer.body).unwrap().lines().any(|found| found == line)
+        String::from_utf8(answer.body).unwrap()
+    }
+
+    pub(crate) async fn metric(&self, line: &str) -> bool {
+        self.metrics().await.lines().any(|found| found == line)
+    }
+
+    /// Whether the counter of that name and labels is more than zero.
+    pub(crate) async fn counted(&self, counter: &str) -> bool {
+        let metrics = self.metrics().await;
+        let count = metrics.lines().find_map(|line| line.strip_prefix(counter)?.strip_prefix(' '));
+        count.is_some_and(|count| count != "0")
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Value {

@@ -43,6 +43,7 @@ fn managed(agents: &FakeAgents, ledger: &Ledger, attempts: u32) -> Managed {
             &agents.url(Agent::Imds).parse().unwrap(),
         )
         .unwrap(),
+        observer: Metrics::new(),
         cni_updates: None,
         decode: |_| Err("not in this test".into()),
         patience: RegisterPatience { attempts, pause: Duration::from_millis(1) },
