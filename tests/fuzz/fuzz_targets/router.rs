@@ -13,9 +13,10 @@ use std::{
 
 use cns::{
     gateway::{Gateway, Settings, listen},
+    host::docker::{Docker, DockerUrl},
     ledger::{Command, Ledger, LedgerConfig},
     model::{Actor, OrchestratorType, PodKeyScheme},
-    service::{Context, Facts, peer::Policy},
+    service::{Context, Facts, Host, home_az::HomeAzState, peer::Policy},
     store::{Store, StoreOptions, legacy::LegacyFiles},
     telemetry::metrics::Metrics,
 };
@@ -23,6 +24,7 @@ use libfuzzer_sys::fuzz_target;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     runtime::{Builder, Runtime},
+    sync::watch,
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
@@ -114,8 +116,17 @@ async fn gateway(directory: &Path) -> (Gateway, Ledger) {
         programmed: Some(0),
     };
     let legacy = Arc::new(LegacyFiles);
-    let context = Context::new(ledger.clone(), facts, journal, legacy, CancellationToken::new());
-    let settings = Settings { direct: true, manage_endpoints: true };
+    // Nobody beside it: neither docker nor the agents of an Azure machine.
+    let host = Host {
+        interface: watch::channel(None).1,
+        docker: Docker::new(DockerUrl::default()),
+        agents: None,
+        home_az: watch::channel(HomeAzState::default()).1,
+        told: Vec::new(),
+        waiting_for: watch::channel(None).1,
+    };
+    let context = Context::new(ledger.clone(), facts, host, journal, legacy, CancellationToken::new());
+    let settings = Settings { direct: true, manage_endpoints: true, mutual_tls: false };
     let gateway = Gateway::new(context, settings, Policy::new(Vec::new(), Vec::new()), metrics);
     (gateway, ledger)
 }
