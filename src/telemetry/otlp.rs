@@ -111,7 +111,7 @@ impl Otlp {
         events.and_then(spans).with_filter(filter_fn(is_ours).and(filter))
     }
 
-    /// Sends what is left, and ends. Blocks, for twice [`FAREWELL`] at the most.
+    /// Sends what is left, and ends. Blocks, for 2 s at the most.
     pub fn shutdown(self) {
         // That the collector does not answer was told when it began.
         let _ = self.logs.shutdown_with_timeout(FAREWELL);

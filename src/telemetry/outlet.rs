@@ -129,7 +129,7 @@ impl Outlet {
 }
 
 impl Sender {
-    /// Sends what is put in until told to stop, and then what is left, within [`FAREWELL`].
+    /// Sends what is put in until told to stop, and then what is left, within 2 s.
     pub async fn run(mut self, stop: CancellationToken) {
         if self.may_send(&stop).await {
             while stop.run_until_cancelled(self.collect()).await.is_some() {
@@ -281,7 +281,7 @@ pub type Machine = Option<Arc<Compute>>;
 pub struct MachineSearch {
     /// Whom to ask.
     pub imds: Imds,
-    /// The first pause; each further one is twice as long, up to [`METADATA_PAUSE`]: not every machine has an IMDS.
+    /// The first pause; each further one is twice as long, up to a quarter of an hour: not every machine has an IMDS.
     pub every: Duration,
     /// Whom to tell.
     pub told: watch::Sender<Machine>,
