@@ -8,7 +8,7 @@ use super::{
     reply::Nested,
     types::{
         CreateNetworkContainerRequest, GetNetworkContainerResponse, IpSubnet, NetworkInterfaceInfo, Response,
-        nc_type_number, pod_of,
+        nc_type_number, nic_number, pod_of,
     },
 };
 use crate::{
@@ -29,6 +29,7 @@ enum Defined {
 /// Reads a definition. What makes it malformed is checked before the method, as in the reference (§6.8).
 fn define(request: CreateNetworkContainerRequest) -> Defined {
     let (nc_type, type_is_known) = (request.nc_type.clone(), nc_type_number(&request.nc_type).is_some());
+    let unknown_nic_type = nic_number(request.nic_type()).err();
     let nc = match request.into_pb() {
         Ok(nc) => nc,
         Err(error) => {
@@ -47,7 +48,14 @@ fn define(request: CreateNetworkContainerRequest) -> Defined {
             let message = format!("Unsupported network container type {nc_type}");
             Defined::Refused(Response::new(ReturnCode::UnsupportedNetworkContainerType, message))
         }
-        Err(error) => Defined::Refused(Response::new(error.return_code, error.to_string())),
+        Err(error) => {
+            // The contract has a number there; whoever sent a text is told of the text.
+            let of_nic_type = unknown_nic_type.filter(|_| error.field.ends_with(".nic_type"));
+            Defined::Refused(Response::new(
+                error.return_code,
+                of_nic_type.unwrap_or_else(|| error.to_string()),
+            ))
+        }
         Ok(()) => Defined::Nc(Box::new(nc)),
     }
 }

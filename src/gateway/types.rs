@@ -213,8 +213,8 @@ pub(super) const fn nic_text(nic: pb::NicType) -> &'static str {
     }
 }
 
-/// A NIC type's number in the contract; one that nobody knows is a number that the service refuses by name.
-fn nic_number(text: &str) -> i32 {
+/// A NIC type's number in the contract; nothing stands for none.
+pub(super) fn nic_number(text: &str) -> Result<i32, String> {
     let all = [
         pb::NicType::Infra,
         pb::NicType::DelegatedVm,
@@ -222,10 +222,12 @@ fn nic_number(text: &str) -> i32 {
         pb::NicType::AccelnetFrontend,
         pb::NicType::Apipa,
     ];
-    match text {
-        "" => 0,
-        text => all.into_iter().find(|nic| nic_text(*nic) == text).map_or(UNKNOWN, i32::from),
+    if text.is_empty() {
+        return Ok(0);
     }
+    all.into_iter().find(|nic| nic_text(*nic) == text).map(i32::from).ok_or_else(|| {
+        format!("NICType {text:?} is none: {} are, or nothing for InfraNIC", all.map(nic_text).join(", "))
+    })
 }
 
 /// No enum of the contract has this number.
@@ -287,6 +289,11 @@ pub(super) struct CreateNetworkContainerRequest {
 }
 
 impl CreateNetworkContainerRequest {
+    /// The type of the NIC that is meant, as it came.
+    pub(super) fn nic_type(&self) -> &str {
+        &self.network_interface_info.nic_type
+    }
+
     /// What it is in the contract; the error is that of a malformed orchestrator context.
     pub(super) fn into_pb(self) -> Result<pb::NetworkContainer, String> {
         let orchestrator_context = match self.orchestrator_context.get() {
@@ -334,7 +341,7 @@ impl CreateNetworkContainerRequest {
                 .collect(),
             status: self.status,
             network_interface_info: Some(pb::NetworkInterfaceInfo {
-                nic_type: nic_number(&self.network_interface_info.nic_type),
+                nic_type: nic_number(&self.network_interface_info.nic_type).unwrap_or(UNKNOWN),
                 mac_address: self.network_interface_info.mac,
             }),
         })
@@ -586,7 +593,7 @@ impl IpInfo {
         let cidrs = |list: List<IpNet>| list.0.iter().map(IpNet::to_cidr).collect::<Result<Vec<_>, _>>();
         Ok(pb::EndpointInterface {
             ifname,
-            nic_type: nic_number(&self.nic_type),
+            nic_type: nic_number(&self.nic_type)?,
             ipv4: cidrs(self.v4)?,
             ipv6: cidrs(self.v6)?,
             host_veth_name: self.host_veth,
